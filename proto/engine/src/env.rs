@@ -1,0 +1,161 @@
+//! What the engine asks of the world: memory behind keys, completion queues, counters.
+//!
+//! The runtime implements [`Env`] over real memory, the fabric over a model. Addresses are plain
+//! numbers here; the engine never dereferences one.
+
+use rocebud_objects::{Access, AsyncEvent, AtomicOp, Counter, CqId, Note, PdId, Wc};
+use rocebud_wire::{LKey, Qpn, RKey};
+
+/// Why local memory could not be used. All become `LOC_PROT_ERR` (or the peer's
+/// remote-operational NAK when it was a receive buffer).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LocalFault {
+    /// No such key.
+    Key,
+    /// The key belongs to another protection domain.
+    Pd,
+    /// The range leaves the region.
+    Bounds,
+    /// The region may not be written.
+    Access,
+    /// The page is not there or not accessible.
+    Page,
+}
+
+/// Why remote access was refused. The wire shows one answer for all (NAK remote access error),
+/// except `Page`, which is the responder's own trouble (NAK remote operational error).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RemoteFault {
+    /// No such key.
+    Key,
+    /// The key belongs to another protection domain or queue pair.
+    Pd,
+    /// The range leaves the region.
+    Bounds,
+    /// The region does not grant this access.
+    Access,
+    /// The page is not there or not accessible.
+    Page,
+}
+
+/// Whose key table entry may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scope {
+    /// Protection domain of the queue pair (or of its SRQ).
+    pub pd: PdId,
+    /// The queue pair, for windows bound to one.
+    pub qpn: Qpn,
+}
+
+/// The completion queue was full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CqOverrun;
+
+/// The world as the engine sees it. Every access is checked anew: a region may vanish between two
+/// packets of one message.
+pub trait Env {
+    /// Checks a local range without touching it. `write` = it will be written.
+    fn check_local(
+        &self,
+        pd: PdId,
+        lkey: LKey,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<(), LocalFault>;
+
+    /// Checks a remote range without touching it.
+    fn check_remote(
+        &self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<(), RemoteFault>;
+
+    /// Copies out of local memory (gather of a send, write or receive).
+    fn read_local(
+        &mut self,
+        pd: PdId,
+        lkey: LKey,
+        addr: u64,
+        dst: &mut [u8],
+    ) -> Result<(), LocalFault>;
+
+    /// Copies into local memory (receive, READ response, atomic result).
+    fn write_local(
+        &mut self,
+        pd: PdId,
+        lkey: LKey,
+        addr: u64,
+        src: &[u8],
+    ) -> Result<(), LocalFault>;
+
+    /// Copies out of memory that the peer named (READ).
+    fn read_remote(
+        &mut self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        dst: &mut [u8],
+    ) -> Result<(), RemoteFault>;
+
+    /// Copies into memory that the peer named (WRITE), in ascending address order.
+    fn write_remote(
+        &mut self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        src: &[u8],
+    ) -> Result<(), RemoteFault>;
+
+    /// One atomic on eight aligned bytes; returns the value before. Needs `REMOTE_ATOMIC`.
+    fn atomic_remote(
+        &mut self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<u64, RemoteFault>;
+
+    /// Writes eight aligned bytes in one piece. Needs `REMOTE_WRITE`.
+    fn atomic_write_remote(
+        &mut self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        value: [u8; 8],
+    ) -> Result<(), RemoteFault>;
+
+    /// Makes earlier writes visible or persistent. `len` is ignored when `whole_region`.
+    /// Needs `FLUSH_GLOBAL` and/or `FLUSH_PERSISTENT` as `placement` asks.
+    fn flush_remote(
+        &mut self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        len: u64,
+        whole_region: bool,
+        placement: u8,
+    ) -> Result<(), RemoteFault>;
+
+    /// Invalidates a key named by the peer (SEND with invalidate). Ordinary regions refuse.
+    fn invalidate_remote(&mut self, scope: Scope, rkey: RKey) -> Result<(), RemoteFault>;
+
+    /// Invalidates a key of our own (LOCAL_INV). Ordinary regions refuse.
+    fn invalidate_local(&mut self, scope: Scope, rkey: RKey) -> Result<(), LocalFault>;
+
+    /// Delivers a completion. `solicited` = it counts for a solicited-only arm (error completions
+    /// always do, whatever this says).
+    fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), CqOverrun>;
+
+    /// Raises an asynchronous event.
+    fn event(&mut self, event: AsyncEvent);
+
+    /// Adds to a counter.
+    fn count(&mut self, counter: Counter, n: u64);
+
+    /// Adds a line to a queue pair's story.
+    fn note(&mut self, qpn: Qpn, note: Note);
+}

@@ -1,0 +1,34 @@
+//! Verbs objects as plain data: the words that every transport and every layer above share.
+//!
+//! No behaviour that needs a clock, a socket or memory lives here. Names are those of
+//! libibverbs; numeric values of enumerations are the ABI's.
+#![no_std]
+#![allow(
+    missing_docs,
+    reason = "most fields and flags carry the names of verbs.h"
+)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod attr;
+mod counters;
+mod error;
+mod event;
+mod time;
+mod wc;
+mod wr;
+
+pub use attr::{
+    Access, AhAttr, AttrMask, CqId, MigState, Path, PdId, QpAttr, QpCap, QpInit, QpState, QpType,
+    SrqAttr, SrqId, SrqInit,
+};
+pub use counters::Counter;
+pub use error::{Errno, Misuse};
+pub use event::{AsyncEvent, EventKind, Note, NoteKind};
+pub use time::Instant;
+pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};
+pub use wr::{
+    AtomicOp, FlushPlacement, FlushRange, Payload, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
+    SgeList, UdAddress,
+};

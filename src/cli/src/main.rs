@@ -1,0 +1,2 @@
+//! The `rocebud` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Control protocol between library and daemon.

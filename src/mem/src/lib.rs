@@ -1,0 +1,1 @@
+//! Guarded access to application memory.

@@ -1,0 +1,1 @@
+//! The event loop: clock, link, engine, memory.

@@ -1,0 +1,1 @@
+//! Preload shim: a sysfs tree for programs that look there.

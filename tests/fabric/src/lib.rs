@@ -1,0 +1,1 @@
+//! Deterministic network for production engines.

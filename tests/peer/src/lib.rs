@@ -1,0 +1,1 @@
+//! Unmodified programs between namespaces.
