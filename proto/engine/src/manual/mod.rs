@@ -1,0 +1,1 @@
+//! The manual: how RC recovers, the table of reasons, defaults and why.

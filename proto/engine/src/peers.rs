@@ -1,0 +1,178 @@
+//! Budgets of bytes in flight towards one receive buffer, shared by queue pairs.
+//!
+//! The buffer that overflows is the *process's* at the other end, and every queue pair that ends
+//! there shares it: (peer address, slot of the destination QPN). Our own buffer, into which READ
+//! responses come, is guarded by the same kind of budget.
+
+use alloc::vec::Vec;
+
+use rocebud_wire::Gid;
+
+use crate::ready::{Index, Ready};
+
+/// A budget and who waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    limit: u64,
+    used: u64,
+    waiting: Vec<Index>,
+}
+
+impl Window {
+    /// May a holder of `own` bytes take `cost` more? One who holds nothing always may, so nobody
+    /// starves.
+    pub(crate) const fn admits(&self, own: u64, cost: u64) -> bool {
+        own == 0 || self.used.saturating_add(cost) <= self.limit
+    }
+
+    pub(crate) fn take(&mut self, cost: u64) {
+        self.used = self.used.saturating_add(cost);
+    }
+
+    /// Gives back, and lets everybody who waits try again.
+    pub(crate) fn release(&mut self, cost: u64, ready: &mut Ready) {
+        self.used = self.used.saturating_sub(cost);
+        if cost != 0 {
+            for index in self.waiting.drain(..) {
+                ready.push(index);
+            }
+        }
+    }
+
+    /// `index` is to be tried again when something was given back.
+    pub(crate) fn wait(&mut self, index: Index) {
+        if !self.waiting.contains(&index) {
+            self.waiting.push(index);
+        }
+    }
+
+    pub(crate) fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+}
+
+#[derive(Debug)]
+struct Peer {
+    gid: Gid,
+    slot: u16,
+    users: u32,
+    /// Told by the runtime; outlives its users.
+    told: Option<u32>,
+    window: Window,
+}
+
+/// Handle of a peer's window.
+pub(crate) type PeerId = u32;
+
+/// The windows of all peers. Entries are looked up when a queue pair connects, never per packet.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    list: Vec<Peer>,
+}
+
+impl Peers {
+    fn entry(&mut self, gid: Gid, slot: u16, limit: u32) -> usize {
+        if let Some(at) = self
+            .list
+            .iter()
+            .position(|p| p.gid == gid && p.slot == slot)
+        {
+            return at;
+        }
+        let fresh = Peer {
+            gid,
+            slot,
+            users: 0,
+            told: None,
+            window: Window::default(),
+        };
+        let free = self
+            .list
+            .iter()
+            .position(|p| p.users == 0 && p.told.is_none());
+        let at = match free.and_then(|at| self.list.get_mut(at).map(|p| (at, p))) {
+            Some((at, place)) => {
+                *place = fresh;
+                at
+            }
+            None => {
+                self.list.push(fresh);
+                self.list.len() - 1
+            }
+        };
+        if let Some(peer) = self.list.get_mut(at) {
+            peer.window.set_limit(u64::from(limit));
+        }
+        at
+    }
+
+    /// A queue pair connects to this peer.
+    pub(crate) fn attach(&mut self, gid: Gid, slot: u16, default_limit: u32) -> PeerId {
+        let at = self.entry(gid, slot, default_limit);
+        if let Some(peer) = self.list.get_mut(at) {
+            peer.users += 1;
+        }
+        u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    /// It is gone. What it held must have been released.
+    pub(crate) fn detach(&mut self, id: PeerId) {
+        if let Some(peer) = self.list.get_mut(id as usize) {
+            peer.users = peer.users.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn window(&mut self, id: PeerId) -> Option<&mut Window> {
+        self.list.get_mut(id as usize).map(|p| &mut p.window)
+    }
+
+    /// What the runtime knows about the peer's receive buffer.
+    pub(crate) fn tell(&mut self, gid: Gid, slot: u16, bytes: u32, ready: &mut Ready) {
+        let at = self.entry(gid, slot, bytes);
+        if let Some(peer) = self.list.get_mut(at) {
+            peer.told = Some(bytes);
+            peer.window.set_limit(u64::from(bytes));
+            for index in peer.window.waiting.drain(..) {
+                ready.push(index);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_shared_and_its_release_wakes_who_waits() {
+        let mut ready = Ready::default();
+        let mut peers = Peers::default();
+        let gid = Gid::from_v4([10, 0, 0, 1]);
+        let a = peers.attach(gid, 3, 1000);
+        let b = peers.attach(gid, 3, 1000);
+        assert_eq!(a, b, "same process, same window");
+        assert_ne!(
+            peers.attach(gid, 4, 1000),
+            a,
+            "another slot is another process"
+        );
+        let window = peers.window(a).unwrap();
+        window.take(900);
+        assert!(window.admits(0, 500), "nobody starves");
+        assert!(!window.admits(1, 500));
+        window.wait(8);
+        window.wait(8);
+        window.release(900, &mut ready);
+        assert_eq!(ready.front(), Some(8));
+        ready.pop();
+        assert!(ready.is_empty());
+    }
+
+    #[test]
+    fn an_unused_entry_is_reused() {
+        let mut peers = Peers::default();
+        let a = peers.attach(Gid::from_v4([1, 1, 1, 1]), 1, 10);
+        peers.detach(a);
+        assert_eq!(peers.attach(Gid::from_v4([2, 2, 2, 2]), 1, 10), a);
+    }
+}
