@@ -1,0 +1,1 @@
+//! What leaves on the wire.
