@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code)]
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
@@ -14,7 +15,7 @@ use std::os::fd::RawFd;
 pub mod udp;
 
 /// One received UDP payload.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct RxFrame<'a> {
     /// The payload: one segment of a batch the kernel may have merged.
     pub data: &'a [u8],
@@ -35,7 +36,7 @@ pub struct RxFrame<'a> {
 }
 
 /// What leaves in one piece: one or more UDP payloads for one destination, sealed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct TxBatch<'a> {
     /// Address to send from. Unspecified leaves the choice to the kernel.
     pub src: IpAddr,
@@ -62,6 +63,47 @@ impl TxBatch<'_> {
             0 => 1,
             n => self.data.len().div_ceil(usize::from(n)).max(1),
         }
+    }
+}
+
+// The payload is told by its length: dumping it would bury everything else.
+impl fmt::Debug for TxBatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            src,
+            dst,
+            ifindex,
+            sport,
+            traffic_class,
+            hop_limit,
+            segment,
+            data,
+        } = self;
+        write!(
+            f,
+            "{src}:{sport} -> {dst}%{ifindex} tc {traffic_class:#04x} hops {hop_limit}: "
+        )?;
+        write!(f, "{} bytes by {segment}", data.len())
+    }
+}
+
+impl fmt::Debug for RxFrame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            data,
+            src,
+            dst,
+            ifindex,
+            traffic_class,
+            hop_limit,
+            seg_index,
+            batch_len,
+        } = self;
+        write!(
+            f,
+            "{src} -> {dst}%{ifindex} tc {traffic_class:#04x} hops {hop_limit}: "
+        )?;
+        write!(f, "{} bytes, {seg_index} of {batch_len}", data.len())
     }
 }
 

@@ -1,0 +1,203 @@
+//! Batches in.
+
+use super::addr::{Told, read_name};
+use super::sockets::queue_state;
+use super::sys::{self, Arrival, Buffer};
+use crate::RxFrame;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Buffers, that is most batches of one system call. Few, so that they stay in the cache.
+const BUFFERS: usize = 4;
+/// A socket that was empty this many times in a row is idle.
+const IDLE_AFTER: u32 = 64;
+/// An idle socket is looked at on one call in this many.
+const IDLE_LOOK_EVERY: u32 = 8;
+/// Whoever comes back after this long has slept or was woken: it wants every socket looked at.
+const SLEPT: Duration = Duration::from_micros(30);
+
+/// One receive socket.
+pub(super) struct Receiver {
+    fd: OwnedFd,
+    v6: bool,
+    /// Calls since something was there.
+    empty: u32,
+    /// The kernel's drop count at the start, and as last told.
+    drops_first: u32,
+    drops_last: u32,
+}
+
+/// The receive sockets of the link and their buffers.
+pub(super) struct Receivers {
+    sockets: Vec<Receiver>,
+    buffers: Vec<Buffer>,
+    arrivals: Vec<Arrival>,
+    calls: u32,
+    last_call: Instant,
+    look_everywhere: bool,
+}
+
+impl Receiver {
+    /// Takes over a socket; drops before now are not ours.
+    pub(super) fn new(fd: OwnedFd, v6: bool) -> Self {
+        let drops = queue_state(fd.as_fd()).map_or(0, |state| state.drops);
+        Self {
+            fd,
+            v6,
+            empty: IDLE_AFTER,
+            drops_first: drops,
+            drops_last: drops,
+        }
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    pub(super) fn is_v6(&self) -> bool {
+        self.v6
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        u64::from(self.drops_last.wrapping_sub(self.drops_first))
+    }
+}
+
+impl Receivers {
+    pub(super) fn new() -> Self {
+        Self {
+            sockets: Vec::new(),
+            buffers: vec![Buffer([0; sys::BUFFER_BYTES]); BUFFERS],
+            arrivals: vec![Arrival::empty(); BUFFERS],
+            calls: 0,
+            last_call: Instant::now(),
+            look_everywhere: true,
+        }
+    }
+
+    pub(super) fn add(&mut self, receiver: Receiver) {
+        self.sockets.push(receiver);
+        self.look_everywhere = true;
+    }
+
+    pub(super) fn sockets(&self) -> &[Receiver] {
+        &self.sockets
+    }
+
+    pub(super) fn look_everywhere(&mut self) {
+        self.look_everywhere = true;
+    }
+
+    /// Receives about `max_batches` batches. A busy socket is looked at on each call, an idle one
+    /// now and then, all of them when asked or after a pause; so a poll of a program that uses one
+    /// address family costs one system call.
+    pub(super) fn recv(
+        &mut self,
+        max_batches: usize,
+        sink: &mut dyn FnMut(RxFrame<'_>),
+    ) -> io::Result<usize> {
+        let now = Instant::now();
+        let all =
+            std::mem::take(&mut self.look_everywhere) || now.duration_since(self.last_call) > SLEPT;
+        self.last_call = now;
+        self.calls = self.calls.wrapping_add(1);
+        // The least idle socket is never skipped.
+        let favourite = self.sockets.iter().map(|s| s.empty).min().unwrap_or(0);
+        let turn = self.calls.is_multiple_of(IDLE_LOOK_EVERY);
+        let (mut frames, mut left) = (0, max_batches.max(1));
+        for i in 0..self.sockets.len() {
+            let empty = self.sockets[i].empty;
+            if all || turn || empty < IDLE_AFTER || empty == favourite {
+                frames += self.drain(i, &mut left, sink)?;
+            }
+        }
+        Ok(frames)
+    }
+
+    /// Receives from one socket until it is dry or the allowance is used up. Even without any
+    /// allowance left it takes one batch, so that a busy socket cannot starve another.
+    fn drain(
+        &mut self,
+        index: usize,
+        left: &mut usize,
+        sink: &mut dyn FnMut(RxFrame<'_>),
+    ) -> io::Result<usize> {
+        let Some(socket) = self.sockets.get_mut(index) else {
+            return Ok(0);
+        };
+        let mut frames = 0;
+        let mut strange = 0;
+        loop {
+            let want = (*left).clamp(1, BUFFERS);
+            let (buffers, arrivals) = (&mut self.buffers[..want], &mut self.arrivals[..want]);
+            let got = match sys::receive_many(socket.fd.as_fd(), buffers, arrivals) {
+                Ok(got) => got,
+                Err(libc::EAGAIN) => 0,
+                Err(libc::EINTR) => continue,
+                // A pending error of the socket is told once, and is nothing to us.
+                Err(errno) if strange > 2 || errno == libc::EBADF => {
+                    return Err(io::Error::from_raw_os_error(errno));
+                }
+                Err(_) => {
+                    strange += 1;
+                    continue;
+                }
+            };
+            for (buffer, arrival) in self.buffers.iter().zip(&self.arrivals).take(got) {
+                let told = arrival.told(socket.v6);
+                if let Some(drops) = told.drops {
+                    socket.drops_last = drops;
+                }
+                frames += deliver(&buffer.0, arrival, &told, socket.v6, sink);
+            }
+            *left = left.saturating_sub(got);
+            if got < want || *left == 0 {
+                break;
+            }
+        }
+        socket.empty = if frames > 0 {
+            0
+        } else {
+            socket.empty.saturating_add(1)
+        };
+        Ok(frames)
+    }
+}
+
+/// Splits one arrival into its segments.
+fn deliver(
+    buffer: &[u8],
+    arrival: &Arrival,
+    told: &Told,
+    v6: bool,
+    sink: &mut dyn FnMut(RxFrame<'_>),
+) -> usize {
+    let data = buffer.get(..arrival.len).unwrap_or(buffer);
+    let segment = if told.segment == 0 {
+        data.len()
+    } else {
+        told.segment
+    };
+    let count = data.len().div_ceil(segment.max(1)).max(1);
+    let mut frame = RxFrame {
+        data,
+        src: read_name(v6, &arrival.name),
+        dst: told.dst,
+        ifindex: told.ifindex,
+        traffic_class: told.traffic_class,
+        hop_limit: told.hop_limit,
+        seg_index: 0,
+        batch_len: u16::try_from(count).unwrap_or(u16::MAX),
+    };
+    if count == 1 {
+        sink(frame);
+        return 1;
+    }
+    for (index, data) in (0..).zip(data.chunks(segment)) {
+        frame.data = data;
+        frame.seg_index = index;
+        sink(frame);
+    }
+    count
+}
