@@ -1,1 +1,30 @@
-//! Control protocol between library and daemon.
+//! What library, command and daemon say to each other.
+//!
+//! A `SOCK_SEQPACKET` unix socket carries requests and answers ([`messages`]), descriptors ride
+//! along as `SCM_RIGHTS`, and one shared [`PageSet`] per process holds what the daemon must be able
+//! to read at any time without asking: counters and each queue pair's last events.
+//!
+//! Start reading at [`Client`]; the daemon's half is built from [`channel`] and [`messages`].
+
+#![deny(unsafe_code)]
+
+pub mod channel;
+mod client;
+mod device;
+mod error;
+pub mod fds;
+pub mod forward;
+pub mod limits;
+pub mod messages;
+pub mod page;
+mod spawn;
+mod start;
+pub mod status;
+
+pub use client::{Client, Notice, SlotGrant};
+pub use device::{DeviceInfo, GidEntry};
+pub use error::{CtlError, ErrorKind};
+pub use page::PageSet;
+pub use start::{
+    SYSTEM_SOCKET, SocketName, Unreachable, control_socket, report_start, user_socket_name,
+};

@@ -1,0 +1,347 @@
+//! The client's end of the control socket.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::channel::{self, Received};
+use crate::error::{CtlError, ErrorKind};
+use crate::limits::{ANSWER_WAIT, MESSAGE_BYTES_MAX};
+use crate::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
+use crate::start::{SocketName, Unreachable};
+use crate::status::StatusReport;
+use crate::{DeviceInfo, PageSet};
+
+/// A connection to the daemon. Requests from several threads take turns.
+#[derive(Debug)]
+pub struct Client {
+    requests: Mutex<OwnedFd>,
+    notices: OwnedFd,
+    closed: AtomicBool,
+    pages: OnceLock<Arc<PageSet>>,
+    netns: u64,
+    daemon_pid: u32,
+    /// For a child after fork, which must not take the lock.
+    request_fd: RawFd,
+}
+
+/// What the daemon said unasked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// All devices, after some change.
+    Devices(Vec<DeviceInfo>),
+    /// The daemon went away. Close the sockets of your slots at once: a stale holder of port 4791
+    /// would shift the group of the next daemon.
+    Closed,
+}
+
+/// A slot: 4096 QPNs (`slot << 12 ..`) and the sockets for them.
+#[derive(Debug)]
+pub struct SlotGrant {
+    /// Upper 12 bits of its QPNs; never 0 or 0xfff.
+    pub slot: u16,
+    /// Receives IPv4 on port 4791.
+    pub recv_v4: OwnedFd,
+    /// Receives IPv6; missing where the system has none.
+    pub recv_v6: Option<OwnedFd>,
+    /// Send IPv4, with the source port of each.
+    pub send_v4: Vec<(u16, OwnedFd)>,
+    /// Send IPv6, with the source port of each.
+    pub send_v6: Vec<(u16, OwnedFd)>,
+    /// Receive buffer of a receive socket, bytes of kernel memory.
+    pub rcvbuf_bytes: u32,
+    /// Frames that arrived elsewhere come in here, and frames of other slots go out here; see
+    /// [`crate::forward`]. Non-blocking.
+    pub forward: OwnedFd,
+}
+
+impl Client {
+    /// Exchanges greetings on a connected socket.
+    pub(crate) fn greet(
+        socket: OwnedFd,
+        role: Role,
+        name: &SocketName,
+    ) -> Result<Self, Unreachable> {
+        let hello = Hello {
+            version: messages::VERSION,
+            role,
+        };
+        if channel::send(&socket, &hello.encode(), &[]).is_err() {
+            return Err(Unreachable::Closed);
+        }
+        let deadline = Instant::now() + ANSWER_WAIT;
+        let mut buf = [0; 256];
+        let got = match receive(&socket, &mut buf, deadline) {
+            Ok(got) => got,
+            Err(Errno::TIMEDOUT) => return Err(Unreachable::Refused(hung(name))),
+            Err(_) => return Err(Unreachable::Closed),
+        };
+        if got.bytes == 0 {
+            return Err(Unreachable::Closed);
+        }
+        let welcome = Welcome::decode(&buf[..got.bytes.min(buf.len())])
+            .ok_or_else(|| Unreachable::Refused(not_ours(name)))?;
+        let notices = got.fds.into_iter().next();
+        match (welcome.accepted, notices) {
+            (true, Some(notices)) => Ok(Self {
+                request_fd: socket.as_raw_fd(),
+                requests: Mutex::new(socket),
+                notices,
+                closed: AtomicBool::new(false),
+                pages: OnceLock::new(),
+                netns: welcome.netns,
+                daemon_pid: welcome.pid,
+            }),
+            (true, None) => Err(Unreachable::Refused(CtlError::new(
+                ErrorKind::Os,
+                "the daemon's descriptor could not be received: raise this program's limit of open \
+                 files (ulimit -n)",
+            ))),
+            (false, _) => Err(Unreachable::Refused(turned_away(&welcome, name))),
+        }
+    }
+
+    /// A descriptor that becomes readable when [`Client::poll_notices`] has something to say. Only
+    /// for polling.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.notices.as_raw_fd()
+    }
+
+    /// Network namespace of the daemon; see [`crate::fds::netns_id`].
+    #[must_use]
+    pub const fn netns(&self) -> u64 {
+        self.netns
+    }
+
+    /// Process of the daemon, as itself sees it.
+    #[must_use]
+    pub const fn daemon_pid(&self) -> u32 {
+        self.daemon_pid
+    }
+
+    /// Descriptors that a forked child has inherited and should close (by number, without
+    /// touching this object: its lock may be held by a thread that the child does not have).
+    #[must_use]
+    pub fn raw_fds(&self) -> [RawFd; 2] {
+        [self.request_fd, self.notices.as_raw_fd()]
+    }
+
+    /// All devices, in the order in which verbs lists them.
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, CtlError> {
+        match self.ask(&Request::Devices)? {
+            (Answer::Devices(devices), _) => Ok(devices),
+            _ => Err(self.out_of_step()),
+        }
+    }
+
+    /// A slot more for this process. The first call gives the first slot.
+    ///
+    /// Errors: [`ErrorKind::Limit`] when this process or the daemon has no more.
+    pub fn take_slot(&self) -> Result<SlotGrant, CtlError> {
+        let (answer, fds) = self.ask(&Request::TakeSlot)?;
+        let Answer::Slot {
+            slot,
+            v6,
+            send_v4,
+            send_v6,
+            rcvbuf_bytes,
+        } = answer
+        else {
+            return Err(self.out_of_step());
+        };
+        let mut fds = fds.into_iter();
+        let mut grant = || -> Option<SlotGrant> {
+            let recv_v4 = fds.next()?;
+            let forward = fds.next()?;
+            let recv_v6 = if v6 { Some(fds.next()?) } else { None };
+            let mut ports = |ports: &[u16]| -> Option<Vec<(u16, OwnedFd)>> {
+                ports
+                    .iter()
+                    .map(|port| Some((*port, fds.next()?)))
+                    .collect()
+            };
+            Some(SlotGrant {
+                slot,
+                recv_v4,
+                recv_v6,
+                send_v4: ports(&send_v4)?,
+                send_v6: ports(&send_v6)?,
+                rcvbuf_bytes,
+                forward,
+            })
+        };
+        grant().ok_or_else(too_few_fds)
+    }
+
+    /// The shared page-set of this process, made at the first call.
+    pub fn page_set(&self) -> Result<Arc<PageSet>, CtlError> {
+        if let Some(pages) = self.pages.get() {
+            return Ok(Arc::clone(pages));
+        }
+        let pages = Arc::new(self.map_pages(&Request::PageSet)?);
+        Ok(Arc::clone(self.pages.get_or_init(|| pages)))
+    }
+
+    /// What the daemon knows about itself and everybody.
+    pub fn status(&self) -> Result<StatusReport, CtlError> {
+        match self.ask(&Request::Status)? {
+            (Answer::Status(report), _) => Ok(*report),
+            _ => Err(self.out_of_step()),
+        }
+    }
+
+    /// The page-set of the process `key` of a status report, living or dead.
+    pub fn pages_of(&self, key: u64) -> Result<PageSet, CtlError> {
+        self.map_pages(&Request::PagesOf { key })
+    }
+
+    /// What the daemon has said since the last call. Never waits. After [`Notice::Closed`] nothing
+    /// more comes.
+    pub fn poll_notices(&self) -> Vec<Notice> {
+        let mut said = Vec::new();
+        if self.closed.load(Ordering::Relaxed) {
+            return said;
+        }
+        let mut buf = vec![0; MESSAGE_BYTES_MAX];
+        loop {
+            match channel::recv(&self.notices, &mut buf) {
+                Ok(got) if got.bytes == 0 => break,
+                Ok(got) if got.truncated => {}
+                Ok(got) => match messages::decode(&buf[..got.bytes]) {
+                    Ok(Announcement::Devices(devices)) => said.push(Notice::Devices(devices)),
+                    Err(_) => break,
+                },
+                Err(Errno::AGAIN) => return said,
+                Err(_) => break,
+            }
+        }
+        self.closed.store(true, Ordering::Relaxed);
+        said.push(Notice::Closed);
+        said
+    }
+
+    fn map_pages(&self, request: &Request) -> Result<PageSet, CtlError> {
+        let (answer, fds) = self.ask(request)?;
+        if answer != Answer::Pages {
+            return Err(self.out_of_step());
+        }
+        let fd = fds.into_iter().next().ok_or_else(too_few_fds)?;
+        let pages = PageSet::map(&fd).map_err(|e| CtlError::os("mapping the page-set", e))?;
+        if pages.is_valid() {
+            Ok(pages)
+        } else {
+            Err(self.out_of_step())
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<(Answer, Vec<OwnedFd>), CtlError> {
+        let socket = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = Instant::now() + ANSWER_WAIT;
+        let bytes = messages::encode(request)?;
+        channel::send(&*socket, &bytes, &[]).map_err(|_| CtlError::gone())?;
+        let mut buf = vec![0; MESSAGE_BYTES_MAX];
+        let got = match receive(&*socket, &mut buf, deadline) {
+            Ok(got) => got,
+            Err(Errno::TIMEDOUT) => {
+                // A late answer must not be taken for the next one's.
+                let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+                return Err(CtlError::new(
+                    ErrorKind::Gone,
+                    format!(
+                        "the rocebud daemon (process {}) did not answer within {} s: see what it \
+                         is doing, or stop it",
+                        self.daemon_pid,
+                        ANSWER_WAIT.as_secs()
+                    ),
+                ));
+            }
+            Err(_) => return Err(CtlError::gone()),
+        };
+        if got.bytes == 0 {
+            return Err(CtlError::gone());
+        }
+        match messages::decode(&buf[..got.bytes.min(buf.len())])? {
+            Answer::Refused(error) => Err(error),
+            _ if got.truncated => Err(too_few_fds()),
+            answer => Ok((answer, got.fds)),
+        }
+    }
+
+    fn out_of_step(&self) -> CtlError {
+        CtlError::new(
+            ErrorKind::Malformed,
+            format!(
+                "the rocebud daemon (process {}) gave an answer that belongs to another question: \
+                 stop it, so that a fresh one starts",
+                self.daemon_pid
+            ),
+        )
+    }
+}
+
+fn receive(socket: impl AsFd, buf: &mut [u8], deadline: Instant) -> Result<Received, Errno> {
+    loop {
+        if !channel::wait_readable(&socket, deadline) {
+            return Err(Errno::TIMEDOUT);
+        }
+        match channel::recv(&socket, buf) {
+            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_micros(100)),
+            other => return other,
+        }
+    }
+}
+
+fn too_few_fds() -> CtlError {
+    CtlError::new(
+        ErrorKind::Os,
+        "the daemon's descriptors could not all be received: raise this program's limit of open \
+         files (ulimit -n)",
+    )
+}
+
+fn hung(name: &SocketName) -> CtlError {
+    CtlError::new(
+        ErrorKind::NoDaemon,
+        format!("the daemon at {name} does not answer: stop it, so that a fresh one starts"),
+    )
+}
+
+fn not_ours(name: &SocketName) -> CtlError {
+    CtlError::new(
+        ErrorKind::Malformed,
+        format!("whoever listens at {name} is no rocebud daemon"),
+    )
+}
+
+fn turned_away(welcome: &Welcome, name: &SocketName) -> CtlError {
+    let pid = welcome.pid;
+    match welcome.reason {
+        Refusal::Version => CtlError::new(
+            ErrorKind::Version,
+            format!(
+                "the daemon at {name} (process {pid}) speaks version {} of the protocol, this \
+                 program {}: stop the daemon, so that a matching one starts",
+                welcome.version,
+                messages::VERSION
+            ),
+        ),
+        Refusal::TooManyClients => CtlError::new(
+            ErrorKind::Limit,
+            format!("the daemon at {name} (process {pid}) serves as many processes as it can"),
+        ),
+        Refusal::User | Refusal::None => CtlError::new(
+            ErrorKind::Denied,
+            format!(
+                "the daemon at {name} (process {pid}) serves its own user only: run `rocebud \
+                 daemon` as root to serve all users"
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! Errors that a person reads: one line, cause and remedy.
+
+use std::fmt;
+
+use rocebud_objects::Errno;
+use serde::{Deserialize, Serialize};
+
+/// What went wrong, for callers that act on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ErrorKind {
+    /// No daemon answers and none could be started.
+    NoDaemon,
+    /// The daemon went away while we used it.
+    Gone,
+    /// UDP port 4791 is held by someone else.
+    PortTaken,
+    /// The daemon refuses this user or process.
+    Denied,
+    /// Library and daemon are of different versions.
+    Version,
+    /// A limit of the daemon is reached (slots, clients).
+    Limit,
+    /// The peer said something that does not follow the protocol.
+    Malformed,
+    /// The operating system refused.
+    Os,
+}
+
+/// Why the daemon could not be used: a kind for programs and a line for people.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CtlError {
+    /// What went wrong.
+    pub kind: ErrorKind,
+    /// One line that names the cause and the remedy.
+    pub message: String,
+}
+
+impl CtlError {
+    /// An error of `kind` that reads `message`. Line breaks are taken out.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let mut message: String = message.into();
+        if message.contains(['\n', '\r']) {
+            message = message.replace(['\n', '\r'], " ");
+        }
+        Self { kind, message }
+    }
+
+    /// An error of the operating system while doing `what`.
+    pub fn os(what: &str, error: impl Into<std::io::Error>) -> Self {
+        let error: std::io::Error = error.into();
+        Self::new(ErrorKind::Os, format!("{what}: {error}"))
+    }
+
+    /// The daemon's socket closed.
+    pub fn gone() -> Self {
+        Self::new(
+            ErrorKind::Gone,
+            "the rocebud daemon went away: start the program again (its devices are dead in this \
+             process)",
+        )
+    }
+
+    /// The errno that a verbs call gives for this.
+    #[must_use]
+    pub const fn errno(&self) -> Errno {
+        match self.kind {
+            ErrorKind::NoDaemon => Errno::ENODEV,
+            ErrorKind::Gone | ErrorKind::Malformed | ErrorKind::Os => Errno::EIO,
+            ErrorKind::PortTaken => Errno::EADDRINUSE,
+            ErrorKind::Denied => Errno::EACCES,
+            ErrorKind::Version => Errno::EPROTONOSUPPORT,
+            ErrorKind::Limit => Errno::ENOMEM,
+        }
+    }
+}
+
+impl fmt::Display for CtlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for CtlError {}

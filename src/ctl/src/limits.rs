@@ -1,0 +1,37 @@
+//! Bounds, each with its reason.
+
+use std::time::Duration;
+
+/// Bytes of one message. A seqpacket must fit the default socket buffer (212,992) with its
+/// bookkeeping.
+pub const MESSAGE_BYTES_MAX: usize = 160 * 1024;
+
+/// Descriptors with one message. The kernel's own limit (`SCM_MAX_FD`) is 253; a slot needs
+/// three and its send sockets.
+pub const MESSAGE_FDS_MAX: usize = 64;
+
+/// Bytes of a request to the daemon: none carries more than a few numbers.
+pub const REQUEST_BYTES_MAX: usize = 256;
+
+/// Slots that one process may hold: 16,384 queue pairs.
+pub const SLOTS_PER_PROCESS_MAX: usize = 4;
+
+/// Queue pair numbers in a slot (12 bits).
+pub const QPNS_PER_SLOT: usize = 4096;
+
+/// Send sockets of a slot, per address family. One is chosen per queue pair, so that flows of
+/// different queue pairs spread over receive queues and are not merged with each other.
+pub const SEND_SOCKETS_PER_SLOT: usize = 4;
+
+/// How long a request may wait for its answer before the daemon counts as hung.
+pub const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// How long connecting and starting a daemon may take together.
+pub const START_WAIT: Duration = Duration::from_secs(10);
+
+/// Devices in one list; further interfaces are left out (the daemon logs it).
+pub const DEVICES_MAX: usize = 128;
+
+/// Entries of a GID table: `sgid_index` is eight bits on the wire of verbs, and a message holds
+/// every table.
+pub const GIDS_MAX: usize = 64;

@@ -1,0 +1,175 @@
+//! clone, clone, exec.
+//!
+//! Between clone and exec the new processes share our memory (as `posix_spawn` does) while the
+//! calling thread waits, so page tables are not copied and fork handlers do not run. They call
+//! nothing but system calls. The first one has no exit signal: the program's SIGCHLD handler and
+//! its `wait()` never see it.
+//!
+//! Proof: the integration test `twenty_starters_give_one_daemon` and valgrind on a starter.
+
+#![allow(unsafe_code, reason = "process creation")]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+
+use super::STATUS_FD;
+
+/// Everything the children need, made ready before the first clone.
+struct Plan {
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    status: c_int,
+    /// Top of the stack of the second child.
+    inner_stack: *mut c_void,
+}
+
+/// Bytes of stack for each child: some system calls' frames and one signal set.
+const STACK_BYTES: usize = 64 * 1024;
+
+pub(super) fn spawn_detached(
+    path: &CStr,
+    args: &[CString],
+    env: &[CString],
+    status: &OwnedFd,
+) -> io::Result<()> {
+    let argv = pointers(args);
+    let envp = pointers(env);
+    let mut outer = vec![0_u128; STACK_BYTES / 16];
+    let mut inner = vec![0_u128; STACK_BYTES / 16];
+    let mut plan = Plan {
+        path: path.as_ptr(),
+        argv: argv.as_ptr(),
+        envp: envp.as_ptr(),
+        status: status.as_raw_fd(),
+        inner_stack: inner.as_mut_ptr_range().end.cast(),
+    };
+    let top = outer.as_mut_ptr_range().end.cast();
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    let mask = block_signals()?;
+    // SAFETY: CLONE_VFORK keeps this frame (plan, stacks, strings) alive and this thread stopped
+    // until the child execs or exits; `first` makes only async-signal-safe calls.
+    let pid = unsafe { libc::clone(first, top, flags, (&raw mut plan).cast()) };
+    let error = io::Error::last_os_error();
+    restore_signals(&mask);
+    if pid < 0 {
+        return Err(error);
+    }
+    reap(pid);
+    Ok(())
+}
+
+/// The first child: a session of its own, one more process, gone.
+extern "C" fn first(plan: *mut c_void) -> c_int {
+    // SAFETY: plan points to the Plan of spawn_detached, whose frame is kept (CLONE_VFORK).
+    let stack = unsafe { (*plan.cast::<Plan>()).inner_stack };
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: a system call without memory arguments.
+    unsafe { libc::setsid() };
+    // SAFETY: as in spawn_detached; this process stands still until the second one execs.
+    let pid = unsafe { libc::clone(second, stack, flags, plan) };
+    if pid < 0 {
+        // SAFETY: plan as above.
+        let status = unsafe { (*plan.cast::<Plan>()).status };
+        report_failure(status);
+    }
+    // SAFETY: ends this process without running anything of the program's.
+    unsafe { libc::_exit(0) }
+}
+
+/// The second child: clean descriptors and signals, then the daemon.
+extern "C" fn second(plan: *mut c_void) -> c_int {
+    // SAFETY: plan points to the Plan of spawn_detached; nobody else uses it now.
+    let plan = unsafe { &*plan.cast::<Plan>() };
+    default_signals();
+    let status = place_descriptors(plan.status);
+    // SAFETY: path, argv and envp are NUL-terminated and live in the frame of spawn_detached.
+    unsafe { libc::execve(plan.path, plan.argv, plan.envp) };
+    report_failure(status);
+    // SAFETY: ends this process without running anything of the program's.
+    unsafe { libc::_exit(127) }
+}
+
+/// stdio on /dev/null, the status pipe at [`STATUS_FD`], nothing else. Returns the pipe's place.
+fn place_descriptors(status: c_int) -> c_int {
+    const OUT_OF_THE_WAY: c_int = 10;
+    // SAFETY: system calls on descriptors of this process's own table (no CLONE_FILES).
+    let pipe = unsafe { libc::fcntl(status, libc::F_DUPFD, OUT_OF_THE_WAY) };
+    // SAFETY: the path is a NUL-terminated constant.
+    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    // SAFETY: as above.
+    let null = unsafe { libc::fcntl(null, libc::F_DUPFD, OUT_OF_THE_WAY) };
+    for fd in 0..3 {
+        // SAFETY: as above. Without a /dev/null the descriptor is closed instead.
+        if unsafe { libc::dup2(null, fd) } < 0 {
+            // SAFETY: as above.
+            unsafe { libc::close(fd) };
+        }
+    }
+    // SAFETY: as above.
+    unsafe { libc::dup2(pipe, STATUS_FD) };
+    let from = STATUS_FD + 1;
+    // SAFETY: as above; the raw call, because old libcs lack the wrapper.
+    if unsafe { libc::syscall(libc::SYS_close_range, from, u32::MAX, 0) } != 0 {
+        for fd in from..4096 {
+            // SAFETY: as above.
+            unsafe { libc::close(fd) };
+        }
+    }
+    STATUS_FD
+}
+
+/// Handlers fall away at exec by themselves, ignored signals and the mask do not.
+fn default_signals() {
+    for signal in 1..=64 {
+        // SAFETY: the table of handlers is this process's own (no CLONE_SIGHAND). Signals that
+        // cannot be changed answer EINVAL.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: sigset_t is plain data; an empty set is all zero bits.
+    let none: libc::sigset_t = unsafe { std::mem::zeroed() };
+    restore_signals(&none);
+}
+
+fn report_failure(status: c_int) {
+    let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let [a, b, c, d] = errno.to_le_bytes();
+    let message = [b'x', a, b, c, d];
+    // SAFETY: message is valid for reading.
+    unsafe { libc::write(status, message.as_ptr().cast(), message.len()) };
+}
+
+fn block_signals() -> io::Result<libc::sigset_t> {
+    // SAFETY: sigset_t is plain data for which zero is a value.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut old = all;
+    // SAFETY: all is valid for writing.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: both sets are valid.
+    match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old) } {
+        0 => Ok(old),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+fn restore_signals(mask: &libc::sigset_t) {
+    // SAFETY: mask is valid; no old set is asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, ptr::null_mut()) };
+}
+
+fn reap(pid: c_int) {
+    loop {
+        // SAFETY: no status is asked for. __WALL: the child has no exit signal.
+        let rc = unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) };
+        if rc >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return;
+        }
+    }
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    let ends = std::iter::once(ptr::null());
+    strings.iter().map(|s| s.as_ptr()).chain(ends).collect()
+}

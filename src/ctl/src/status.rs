@@ -1,0 +1,66 @@
+//! What `rocebud status` learns from the daemon.
+
+use serde::{Deserialize, Serialize};
+
+/// The daemon, its slots and its clients.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Version of the package.
+    pub version: String,
+    /// Process of the daemon.
+    pub pid: u32,
+    /// User that it runs as.
+    pub uid: u32,
+    /// Leaves after its last client.
+    pub auto: bool,
+    /// Where it listens.
+    pub socket: String,
+    /// Milliseconds since it started.
+    pub uptime_ms: u64,
+    /// IPv6 is in use.
+    pub ipv6: bool,
+    /// Receive buffer of a slot's socket, bytes of kernel memory.
+    pub rcvbuf_bytes: u32,
+    /// Slots in use or in time-wait.
+    pub slots: Vec<SlotStatus>,
+    /// Living clients, then the last dead ones, newest first.
+    pub processes: Vec<ProcessStatus>,
+    /// Counters of the daemon's own slot 0, those that are not 0.
+    pub counters: Vec<(String, u64)>,
+    /// Things worth knowing, as sentences ("IPv6 is off in this namespace …").
+    pub remarks: Vec<String>,
+}
+
+/// A slot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SlotStatus {
+    /// Its number: the upper 12 bits of its QPNs.
+    pub slot: u16,
+    /// Position of its sockets in the reuseport group.
+    pub position: u16,
+    /// [`ProcessStatus::key`] of the owner; `None` in time-wait.
+    pub owner: Option<u64>,
+    /// Milliseconds of time-wait left.
+    pub time_wait_ms: u64,
+}
+
+/// A client process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Names it in [`crate::messages::Request::PagesOf`].
+    pub key: u64,
+    /// As the daemon sees it; 0 where it cannot.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Program name (15 characters).
+    pub command: String,
+    /// Its slots.
+    pub slots: Vec<u16>,
+    /// Milliseconds since it connected.
+    pub age_ms: u64,
+    /// Milliseconds since it went; `None` while it lives.
+    pub dead_ms: Option<u64>,
+    /// It has a page-set to look at.
+    pub has_pages: bool,
+}
