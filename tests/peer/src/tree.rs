@@ -1,0 +1,155 @@
+//! Where things are in the tree, and what the machine has.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use crate::Failure;
+use crate::runner::Need;
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap_or_default()
+}
+
+/// `build/bin/rocebud`, or what `ROCEBUD_BIN` names.
+pub fn rocebud() -> PathBuf {
+    std::env::var_os("ROCEBUD_BIN").map_or_else(|| root().join("build/bin/rocebud"), PathBuf::from)
+}
+
+/// Where outputs and captures of this run are kept.
+pub fn log_dir() -> PathBuf {
+    let dir = root().join("build/tests/logs");
+    let _ = std::fs::create_dir_all(&dir);
+    dir
+}
+
+/// A script of `tests/peer/scripts`.
+pub fn script(name: &str) -> String {
+    root()
+        .join("tests/peer/scripts")
+        .join(name)
+        .display()
+        .to_string()
+}
+
+/// A C program of `tests/peer/c`, compiled the first time it is asked for.
+///
+/// # Errors
+/// What the compiler said.
+pub fn c_program(name: &str) -> Result<String, Failure> {
+    let dir = root().join("build/tests");
+    std::fs::create_dir_all(&dir)?;
+    let (source, out) = (
+        root().join(format!("tests/peer/c/{name}.c")),
+        dir.join(name).display().to_string(),
+    );
+    if newest(&root().join("tests/peer/c")) > modified(Path::new(&out)) {
+        let cc = Command::new("cc")
+            .args(["-O2", "-Wall", "-Wextra", "-pthread", "-o", &out])
+            .arg(&source)
+            .arg("-libverbs")
+            .output()?;
+        if !cc.status.success() {
+            let text = String::from_utf8_lossy(&cc.stderr).into_owned();
+            return Err(Failure::Wrong(format!("cc {name}.c: {text}")));
+        }
+    }
+    Ok(out)
+}
+
+fn modified(path: &Path) -> Option<std::time::SystemTime> {
+    path.metadata().and_then(|m| m.modified()).ok()
+}
+
+fn newest(dir: &Path) -> Option<std::time::SystemTime> {
+    std::fs::read_dir(dir)
+        .ok()?
+        .flatten()
+        .filter_map(|e| modified(&e.path()))
+        .max()
+}
+
+/// What this machine can do; looked up once a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    root: bool,
+    build: bool,
+    compiler: bool,
+    pyverbs: bool,
+    nft: bool,
+}
+
+impl Machine {
+    /// Looks.
+    pub fn look() -> Self {
+        Self {
+            root: is_root(),
+            build: rocebud().exists(),
+            compiler: quiet("cc", &["--version"])
+                && Path::new("/usr/include/infiniband/verbs.h").exists(),
+            pyverbs: quiet("/usr/bin/python3", &["-c", "import pyverbs.device"]),
+            nft: is_root() && has_nft(),
+        }
+    }
+
+    /// The name of a thing that is missing, and how to get it.
+    pub fn lacks(&self, need: Need) -> Option<String> {
+        let (there, name) = match need {
+            Need::Root => (self.root, "root, for network namespaces".to_owned()),
+            Need::Build => (self.build, "the build: run `make build`".to_owned()),
+            Need::Compiler => (
+                self.compiler,
+                "a C compiler and libibverbs-dev: apt-get install gcc libibverbs-dev".to_owned(),
+            ),
+            Need::Program(p) => (on_path(p), format!("the program {p}")),
+            Need::Pyverbs => (
+                self.pyverbs,
+                "pyverbs: apt-get install python3-pyverbs".to_owned(),
+            ),
+            Need::Nft => (self.nft, "nftables: apt-get install nftables".to_owned()),
+        };
+        (!there).then_some(name)
+    }
+}
+
+/// Are we root?
+pub fn is_root() -> bool {
+    static ROOT: OnceLock<bool> = OnceLock::new();
+    *ROOT.get_or_init(|| {
+        Command::new("id")
+            .arg("-u")
+            .output()
+            .is_ok_and(|o| o.stdout.trim_ascii() == b"0")
+    })
+}
+
+fn has_nft() -> bool {
+    let ns = format!("rbprobe{}", std::process::id());
+    let made = quiet("ip", &["netns", "add", &ns]);
+    let works = made && quiet("ip", &["netns", "exec", &ns, "nft", "add table inet probe"]);
+    if made {
+        quiet("ip", &["netns", "del", &ns]);
+    }
+    works
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    path.split(':')
+        .chain(["/usr/sbin", "/sbin"])
+        .any(|d| Path::new(d).join(program).exists())
+}
+
+fn quiet(program: &str, args: &[&str]) -> bool {
+    Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
+}
