@@ -1,74 +1,239 @@
-//! A queue pair.
+//! A queue pair: its state, its two queues, and who handles what.
+//!
+//! * [`state`]: legal moves; `modify`: making them.
+//! * `post`: checks at `post_send` and `post_recv`.
+//! * `sq`: the send queue; `requester`: packets out of it; `completer`: answers to them;
+//!   `retransmit`: going back; `uc`, `ud`: the unreliable services.
+//! * `responder`: order of the peer's requests; `execute`: carrying them out; `replay`:
+//!   duplicates; `answers`: what goes back; `receive`: receive requests in use.
+//! * `flush`: errors and the end of a queue pair.
+
+mod answers;
+mod completer;
+mod execute;
+mod flush;
+mod modify;
+mod post;
+mod receive;
+mod replay;
+mod requester;
+mod responder;
+mod retransmit;
+mod sge;
+mod sq;
 pub mod state;
+mod uc;
+mod ud;
+
+use alloc::collections::VecDeque;
+
+use rocebud_objects::{
+    Counter, CqId, Note, NoteKind, Path, QpAttr, QpInit, QpState, QpType, RecvWr,
+};
+use rocebud_wire::{Class, Mtu, Opcode, Packet, Psn, Qpn};
+
 use crate::cx::Cx;
-use crate::env::Env;
+use crate::env::{Env, Scope};
 use crate::node::{RxMeta, Transmit};
+use crate::peers::PeerId;
 use crate::ready::Index;
-use rocebud_objects::*;
-use rocebud_wire::{Mtu, Packet, Qpn};
+
+use receive::Held;
+use responder::Responder;
+use sq::SendQueue;
+
+/// Which half of the queue pair has the turn to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Half {
+    #[default]
+    Answers,
+    Requests,
+}
 
 #[derive(Debug)]
 pub(crate) struct Qp {
+    index: Index,
     pub(crate) qpn: Qpn,
     pub(crate) init: QpInit,
     pub(crate) state: QpState,
     pub(crate) port_mtu: Mtu,
+    /// As last set; PSNs and states in it are not kept up to date.
+    attr: QpAttr,
+    path: Path,
+    sport: u16,
+    /// Payload bytes of a full packet.
+    pmtu: usize,
+    peer: Option<PeerId>,
+    sq: SendQueue,
+    rq: VecDeque<RecvWr>,
+    /// The receive that a SEND is being written into.
+    held: Option<Held>,
+    resp: Responder,
+    /// SQD was asked for and its event has not been raised.
+    draining: bool,
+    half: Half,
+    /// Packets of this half's turn.
+    burst: u32,
 }
-#[allow(
-    unused_variables,
-    clippy::unused_self,
-    reason = "skeleton, bodies follow"
-)]
+
 impl Qp {
     pub(crate) fn new(index: Index, qpn: Qpn, init: QpInit) -> Self {
-        Self {
+        // Rings start small and grow once; a queue of 16k entries that is never filled is common.
+        let ring = init.cap.max_recv_wr.min(256) as usize;
+        let mut qp = Self {
+            index,
             qpn,
             init,
             state: QpState::Reset,
             port_mtu: Mtu::M4096,
-        }
+            attr: QpAttr::default(),
+            path: Path::default(),
+            sport: 0,
+            pmtu: Mtu::M256.bytes() as usize,
+            peer: None,
+            sq: SendQueue::default(),
+            rq: VecDeque::with_capacity(if init.srq.is_some() { 0 } else { ring }),
+            held: None,
+            resp: Responder::default(),
+            draining: false,
+            half: Half::default(),
+            burst: 0,
+        };
+        qp.sq.ring.reserve(init.cap.max_send_wr.min(256) as usize);
+        qp
     }
-    pub(crate) fn retire<E: Env>(&mut self, cx: &mut Cx<'_, E>) {}
+
     pub(crate) fn uses_cq(&self, cq: CqId) -> bool {
         self.init.send_cq == cq || self.init.recv_cq == cq
     }
-    pub(crate) fn modify<E: Env>(
-        &mut self,
-        attr: &QpAttr,
-        mask: AttrMask,
-        path: Option<Path>,
-        cx: &mut Cx<'_, E>,
-    ) -> Result<(), Misuse> {
+
+    /// Nothing to send, nothing outstanding, no timer.
+    pub(crate) fn is_idle(&self) -> bool {
+        let waiting = self.sq.fails_later() || self.state == QpState::Sqd && self.sq.drained();
+        self.resp.answers.is_empty()
+            && !self.sq.outstanding()
+            && (!self.sq.has_work() || waiting)
+            && self.sq.timer == sq::Timer::Off
+    }
+
+    const fn scope(&self) -> Scope {
+        Scope {
+            pd: self.init.pd,
+            qpn: self.qpn,
+        }
+    }
+
+    fn note<E: Env>(&self, cx: &mut Cx<'_, E>, kind: NoteKind, psn: Psn, arg: u32) {
+        cx.env.note(self.qpn, Note { kind, psn, arg });
+    }
+
+    /// A packet for this queue pair: filters that cost the sender nothing but a counter here,
+    /// then the half that it belongs to.
+    pub(crate) fn on_frame<E: Env>(&mut self, rx: &RxMeta, pkt: &Packet<'_>, cx: &mut Cx<'_, E>) {
+        if let Err(drop) = self.admit(rx, pkt) {
+            return cx.count(drop);
+        }
+        cx.count(Counter::RcvdPkts);
+        cx.env.count(Counter::RcvdBytes, pkt.payload.len() as u64);
+        if rx.traffic_class & 3 == 3 {
+            cx.count(Counter::NpEcnMarkedRocePackets);
+        }
+        match self.init.qp_type {
+            QpType::Rc if pkt.info.operation.is_response() => self.on_response(pkt, cx),
+            QpType::Rc => self.on_request(pkt, cx),
+            QpType::Uc => self.on_uc_request(pkt, cx),
+            QpType::Ud => self.on_datagram(rx, pkt, cx),
+        }
+    }
+
+    /// Check only: which counter a packet that is not for us goes to.
+    fn admit(&self, rx: &RxMeta, pkt: &Packet<'_>) -> Result<(), Counter> {
+        let class = match self.init.qp_type {
+            QpType::Rc => Class::Rc,
+            QpType::Uc => Class::Uc,
+            QpType::Ud => Class::Ud,
+        };
+        if pkt.info.class != class {
+            return Err(Counter::DropWrongClass);
+        }
+        let duties = state::duties(self.state);
+        let taken = if pkt.info.operation.is_response() {
+            duties.accept_responses
+        } else {
+            duties.respond
+        };
+        if !taken {
+            return Err(Counter::DropBadState);
+        }
+        if class != Class::Ud && !self.is_peer(rx) {
+            return Err(Counter::DropWrongPeer);
+        }
+        if !self.attr.pkey().matches(pkt.bth.pkey) {
+            return Err(Counter::DropBadPkey);
+        }
         Ok(())
     }
-    pub(crate) fn query(&self) -> QpAttr {
-        QpAttr::default()
+
+    /// From the connection's peer, to the connection's address, and, for link-local addresses,
+    /// by the connection's interface.
+    fn is_peer(&self, rx: &RxMeta) -> bool {
+        let known = rx.ifindex != 0 && self.path.ifindex != 0;
+        rx.src == self.path.dgid
+            && rx.dst == self.path.sgid
+            && (!known || !rx.src.is_link_local() || rx.ifindex == self.path.ifindex)
     }
-    pub(crate) fn post_send<E: Env>(
-        &mut self,
-        wr: SendWr,
-        cx: &mut Cx<'_, E>,
-    ) -> Result<(), Misuse> {
-        Ok(())
-    }
-    pub(crate) fn post_recv<E: Env>(
-        &mut self,
-        wr: RecvWr,
-        cx: &mut Cx<'_, E>,
-    ) -> Result<(), Misuse> {
-        Ok(())
-    }
-    pub(crate) fn on_frame<E: Env>(&mut self, rx: &RxMeta, pkt: &Packet<'_>, cx: &mut Cx<'_, E>) {}
-    pub(crate) fn on_timer<E: Env>(&mut self, cx: &mut Cx<'_, E>) {}
+
+    /// The next packet, if any: answers and requests in turns.
     pub(crate) fn poll_transmit<E: Env>(
         &mut self,
         buf: &mut [u8],
         cx: &mut Cx<'_, E>,
     ) -> Option<Transmit> {
+        if self.burst >= cx.core.cfg.quantum_packets.max(1) {
+            self.switch_half();
+        }
+        for _ in 0..2 {
+            let sent = match self.half {
+                Half::Answers => self.next_answer(buf, cx),
+                Half::Requests => self.next_request(buf, cx),
+            };
+            if let Some(transmit) = sent {
+                self.burst += 1;
+                cx.count(Counter::SentPkts);
+                if transmit.retransmit {
+                    cx.count(Counter::Retransmits);
+                }
+                return Some(transmit);
+            }
+            self.switch_half();
+        }
         None
     }
-    pub(crate) fn is_idle(&self) -> bool {
-        true
+
+    fn switch_half(&mut self) {
+        self.burst = 0;
+        self.half = match self.half {
+            Half::Answers => Half::Requests,
+            Half::Requests => Half::Answers,
+        };
     }
-    pub(crate) fn cq_failed<E: Env>(&mut self, cx: &mut Cx<'_, E>) {}
+
+    /// A packet of the connection.
+    const fn transmit(&self, len: usize, retransmit: bool) -> Transmit {
+        Transmit {
+            len,
+            path: self.path,
+            sport: self.sport,
+            dest_qp: self.attr.dest_qp_num,
+            src_qp: self.qpn,
+            retransmit,
+        }
+    }
+
+    /// Base header of a packet of the connection.
+    const fn bth(&self, opcode: Opcode, psn: Psn) -> rocebud_wire::Bth {
+        let mut bth = rocebud_wire::Bth::new(opcode, self.attr.dest_qp_num, psn);
+        bth.pkey = self.attr.pkey();
+        bth
+    }
 }

@@ -1,0 +1,418 @@
+//! Packets out of the send queue.
+
+use rocebud_objects::{Counter, FlushRange, QpState, QpType, SendFlags, SendOp};
+use rocebud_wire::{AtomicEth, Feth, Header, Opcode, Reth};
+
+use super::flush::local_reason;
+use super::sq::{Kind, Timer, Wqe};
+use super::{Qp, sge};
+use crate::cx::Cx;
+use crate::env::Env;
+use crate::limits::{PACKET_COST_BYTES, PSN_SPAN_MAX};
+use crate::node::Transmit;
+use crate::reasons::Reason;
+
+/// Added to an RC opcode.
+const UC_CLASS: u8 = 0x20;
+
+impl Qp {
+    /// The next request packet. Also carries out LOCAL_INV, which needs none.
+    pub(crate) fn next_request<E: Env>(
+        &mut self,
+        buf: &mut [u8],
+        cx: &mut Cx<'_, E>,
+    ) -> Option<Transmit> {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd)
+            || matches!(self.sq.timer, Timer::Rnr { .. })
+        {
+            return None;
+        }
+        loop {
+            let cursor = self.sq.cursor;
+            let wqe = self.sq.current()?;
+            if wqe.fail.is_some() {
+                return None;
+            }
+            if wqe.started && cursor >= wqe.end() {
+                self.sq.cur += 1;
+                continue;
+            }
+            if !wqe.started {
+                if !self.start_request(cx) {
+                    return None;
+                }
+                continue;
+            }
+            return match (self.init.qp_type, wqe.kind) {
+                (QpType::Ud, _) => self.send_datagram(buf, cx),
+                (_, Kind::Forward) => self.send_forward(buf, cx),
+                (_, Kind::Read) => self.send_read(buf, cx),
+                (_, Kind::Single) => self.send_single(buf, cx),
+                (_, Kind::Local) => None,
+            };
+        }
+    }
+
+    /// Begins the request at the cursor, unless it has to wait or fails. True = look again.
+    fn start_request<E: Env>(&mut self, cx: &mut Cx<'_, E>) -> bool {
+        let at_front = self.sq.cur == self.sq.base;
+        let reads = self.sq.flight.reads;
+        let first = self.sq.cursor;
+        let pmtu = self.pmtu as u64;
+        let Some(wqe) = self.sq.current() else {
+            return false;
+        };
+        let fenced = wqe.wr.flags.contains(SendFlags::FENCE);
+        if self.state != QpState::Rts || fenced && reads != 0 {
+            return false;
+        }
+        if let SendOp::LocalInv { rkey } = wqe.wr.op {
+            return at_front && self.invalidate_own(rkey, cx);
+        }
+        if let Err(reason) = self.check_start(cx) {
+            self.fail_current(reason, cx);
+            return false;
+        }
+        let chunk = u64::from(cx.core.cfg.read_chunk());
+        let Some(wqe) = self.sq.current() else {
+            return false;
+        };
+        wqe.first = first;
+        wqe.packets = match wqe.kind {
+            Kind::Forward | Kind::Read => wqe.len.div_ceil(pmtu).max(1),
+            Kind::Single => 1,
+            Kind::Local => 0,
+        };
+        wqe.chunk = chunk;
+        wqe.started = true;
+        true
+    }
+
+    /// What can be known before the first packet leaves.
+    fn check_start<E: Env>(&mut self, cx: &Cx<'_, E>) -> Result<(), Reason> {
+        let (pd, pmtu) = (self.init.pd, self.pmtu as u64);
+        let datagram = self.init.qp_type == QpType::Ud;
+        let (port_mtu, reads_max) = (u64::from(self.port_mtu.bytes()), self.attr.max_rd_atomic);
+        let Some(wqe) = self.sq.current() else {
+            return Ok(());
+        };
+        if datagram && wqe.len > port_mtu {
+            return Err(Reason::DatagramTooLong);
+        }
+        let reads = matches!(wqe.kind, Kind::Read | Kind::Single);
+        if reads && reads_max == 0 {
+            return Err(Reason::ReadsNotAllowed);
+        }
+        let rocebud_objects::Payload::Sges(sges) = &wqe.wr.payload else {
+            return Ok(());
+        };
+        let is_target = match wqe.wr.op {
+            SendOp::Read { .. } | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } => true,
+            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => false,
+            // One packet is checked by reading it.
+            _ if wqe.len <= pmtu => return Ok(()),
+            _ => false,
+        };
+        sge::check(cx.env, pd, sges, is_target).map_err(local_reason)
+    }
+
+    /// LOCAL_INV, with everything before it complete.
+    fn invalidate_own<E: Env>(&mut self, rkey: rocebud_wire::RKey, cx: &mut Cx<'_, E>) -> bool {
+        if cx.env.invalidate_local(self.scope(), rkey).is_err() {
+            self.fail_front(Reason::LocalInvFailed, cx);
+            return false;
+        }
+        if let Some(wqe) = self.sq.pop_front() {
+            self.complete_send(&wqe, cx);
+        }
+        true
+    }
+
+    /// Room for one more packet of `cost` in flight? Answers with a wake-up arranged if not.
+    fn admit_forward<E: Env>(&mut self, cost: u64, cx: &mut Cx<'_, E>) -> bool {
+        let flight = self.sq.flight;
+        if flight.packets >= u64::from(cx.core.cfg.window_packets.max(1)) {
+            return false;
+        }
+        let Some(window) = self.peer.and_then(|id| cx.core.peers.window(id)) else {
+            return true;
+        };
+        let admitted = window.admits(flight.bytes, cost);
+        if !admitted {
+            window.wait(self.index);
+        }
+        admitted
+    }
+
+    /// After a packet of `cost`, the window would hold up a full one: ask for an ACK now, or
+    /// nobody will ever reopen it.
+    fn last_in_window<E: Env>(&mut self, cost: u64, cx: &mut Cx<'_, E>) -> bool {
+        let flight = self.sq.flight;
+        let next = cost + self.pmtu as u64 + PACKET_COST_BYTES;
+        flight.packets + 1 >= u64::from(cx.core.cfg.window_packets.max(1))
+            || self
+                .peer
+                .and_then(|id| cx.core.peers.window(id))
+                .is_some_and(|window| !window.admits(1, next))
+    }
+
+    /// A packet of a SEND or WRITE, RC or UC.
+    fn send_forward<E: Env>(&mut self, buf: &mut [u8], cx: &mut Cx<'_, E>) -> Option<Transmit> {
+        let (cursor, pmtu, pd) = (self.sq.cursor, self.pmtu as u64, self.init.pd);
+        let reliable = self.init.qp_type == QpType::Rc;
+        let wqe = self.sq.current()?;
+        let k = cursor - wqe.first;
+        let (cost, last) = (wqe.cost(k, k + 1, pmtu), k + 1 == wqe.packets);
+        if reliable && !self.admit_forward(cost, cx) {
+            return None;
+        }
+        let every = cx.core.cfg.ack_request_every_packets;
+        let ask =
+            reliable && (last || self.sq.unasked + 1 >= every || self.last_in_window(cost, cx));
+        let psn = self.sq.psn(cursor);
+        let mut bth = self.bth(Opcode(0), psn);
+        let wqe = self.sq.current()?;
+        let n = usize::try_from(wqe.len.saturating_sub(k * pmtu).min(pmtu)).ok()?;
+        let mut header = forward_header(wqe, k == 0, last);
+        bth.opcode = Opcode(header.bth.opcode.0 | if reliable { 0 } else { UC_CLASS });
+        bth.solicited = header.bth.solicited;
+        bth.ack_req = ask;
+        header.bth = bth;
+        let at = header.emit(n, buf);
+        let room = buf.get_mut(at..at + n)?;
+        if let Err(fault) = sge::gather(cx.env, pd, &wqe.wr.payload, k * pmtu, room) {
+            self.fail_current(local_reason(fault), cx);
+            return None;
+        }
+        cx.env.count(Counter::SentBytes, n as u64);
+        let again = self.sent(1, cx);
+        if reliable {
+            self.sq.unasked = if ask { 0 } else { self.sq.unasked + 1 };
+            self.sq.flight.packets += 1;
+            self.sq.flight.bytes += cost;
+            if let Some(window) = self.peer.and_then(|id| cx.core.peers.window(id)) {
+                window.take(cost);
+            }
+        } else {
+            self.finish_unreliable(cx);
+        }
+        Some(self.transmit(header.frame_len(n), again))
+    }
+
+    /// Moves the cursor over `packets` numbers; true if they were sent before.
+    pub(crate) fn sent<E: Env>(&mut self, packets: u64, cx: &mut Cx<'_, E>) -> bool {
+        let again = self.sq.cursor < self.sq.nxt;
+        self.sq.cursor += packets;
+        self.sq.nxt = self.sq.nxt.max(self.sq.cursor);
+        if self.init.qp_type == QpType::Rc && self.sq.timer == Timer::Off {
+            self.arm_ack_timer(cx);
+        }
+        again
+    }
+
+    /// A READ request, for the rest of the chunk that the cursor is in.
+    fn send_read<E: Env>(&mut self, buf: &mut [u8], cx: &mut Cx<'_, E>) -> Option<Transmit> {
+        let (cursor, una, pmtu) = (self.sq.cursor, self.sq.una, self.pmtu as u64);
+        let flight = self.sq.flight;
+        let wqe = self.sq.current()?;
+        let k = cursor - wqe.first;
+        let end = wqe.chunk_end(k);
+        let cost = wqe.cost(k, end, pmtu);
+        let (from, to) = (k * pmtu, (end * pmtu).min(wqe.len));
+        let SendOp::Read { remote } = wqe.wr.op else {
+            return None;
+        };
+        let resumed = k % wqe.chunk.max(1) != 0;
+        if flight.reads >= u64::from(self.attr.max_rd_atomic)
+            || cursor + (end - k) > una + PSN_SPAN_MAX
+        {
+            return None;
+        }
+        if !cx.core.reads.admits(flight.read_bytes, cost) {
+            cx.core.reads.wait(self.index);
+            return None;
+        }
+        let mut header = Header::new(self.bth(Opcode::RC_READ_REQUEST, self.sq.psn(cursor)));
+        header.bth.ack_req = true;
+        header.ext.reth = Some(Reth {
+            va: remote.addr.wrapping_add(from),
+            rkey: remote.rkey,
+            dma_len: u32::try_from(to - from).ok()?,
+        });
+        header.emit(0, buf);
+        if resumed {
+            self.sq.resumed_at = Some(cursor);
+        }
+        let again = self.sent(end - k, cx);
+        self.sq.flight.reads += 1;
+        self.sq.flight.read_bytes += cost;
+        cx.core.reads.take(cost);
+        Some(self.transmit(header.frame_len(0), again))
+    }
+
+    /// An atomic, ATOMIC WRITE or FLUSH.
+    fn send_single<E: Env>(&mut self, buf: &mut [u8], cx: &mut Cx<'_, E>) -> Option<Transmit> {
+        let pd = self.init.pd;
+        if self.sq.flight.reads >= u64::from(self.attr.max_rd_atomic) {
+            return None;
+        }
+        let bth = self.bth(Opcode(0), self.sq.psn(self.sq.cursor));
+        let wqe = self.sq.current()?;
+        let mut header = single_header(wqe);
+        header.bth = rocebud_wire::Bth {
+            opcode: header.bth.opcode,
+            ack_req: true,
+            ..bth
+        };
+        let n = if matches!(wqe.wr.op, SendOp::AtomicWrite { .. }) {
+            8
+        } else {
+            0
+        };
+        let at = header.emit(n, buf);
+        let room = buf.get_mut(at..at + n)?;
+        if let Err(fault) = sge::gather(cx.env, pd, &wqe.wr.payload, 0, room) {
+            self.fail_current(local_reason(fault), cx);
+            return None;
+        }
+        cx.env.count(Counter::SentBytes, n as u64);
+        let again = self.sent(1, cx);
+        self.sq.flight.reads += 1;
+        self.sq.flight.read_bytes += PACKET_COST_BYTES;
+        cx.core.reads.take(PACKET_COST_BYTES);
+        Some(self.transmit(header.frame_len(n), again))
+    }
+}
+
+/// Opcode (of RC), extension headers and solicited bit of a packet of a SEND or WRITE.
+fn forward_header(wqe: &Wqe, first: bool, last: bool) -> Header {
+    let by_place = |of: [Opcode; 4]| {
+        let [f, m, l, o] = of;
+        match (first, last) {
+            (true, true) => o,
+            (true, false) => f,
+            (false, false) => m,
+            (false, true) => l,
+        }
+    };
+    use Opcode as O;
+    const SEND: [Opcode; 4] = [
+        O::RC_SEND_FIRST,
+        O::RC_SEND_MIDDLE,
+        O::RC_SEND_LAST,
+        O::RC_SEND_ONLY,
+    ];
+    const SEND_IMM: [Opcode; 4] = [
+        O::RC_SEND_FIRST,
+        O::RC_SEND_MIDDLE,
+        O::RC_SEND_LAST_IMM,
+        O::RC_SEND_ONLY_IMM,
+    ];
+    const SEND_INV: [Opcode; 4] = [
+        O::RC_SEND_FIRST,
+        O::RC_SEND_MIDDLE,
+        O::RC_SEND_LAST_INV,
+        O::RC_SEND_ONLY_INV,
+    ];
+    const WRITE: [Opcode; 4] = [
+        O::RC_WRITE_FIRST,
+        O::RC_WRITE_MIDDLE,
+        O::RC_WRITE_LAST,
+        O::RC_WRITE_ONLY,
+    ];
+    const WRITE_IMM: [Opcode; 4] = [
+        O::RC_WRITE_FIRST,
+        O::RC_WRITE_MIDDLE,
+        O::RC_WRITE_LAST_IMM,
+        O::RC_WRITE_ONLY_IMM,
+    ];
+    let mut ext = rocebud_wire::Ext::NONE;
+    let reth = |remote: rocebud_objects::Remote| Reth {
+        va: remote.addr,
+        rkey: remote.rkey,
+        dma_len: u32::try_from(wqe.len).unwrap_or(u32::MAX),
+    };
+    let opcode = match wqe.wr.op {
+        SendOp::SendImm { imm } => {
+            ext.imm_dt = Some(imm);
+            by_place(SEND_IMM)
+        }
+        SendOp::SendInv { rkey } => {
+            ext.ieth = Some(rkey);
+            by_place(SEND_INV)
+        }
+        SendOp::Write { remote } => {
+            ext.reth = Some(reth(remote));
+            by_place(WRITE)
+        }
+        SendOp::WriteImm { remote, imm } => {
+            ext.reth = Some(reth(remote));
+            ext.imm_dt = Some(imm);
+            by_place(WRITE_IMM)
+        }
+        _ => by_place(SEND),
+    };
+    let takes_receive = !matches!(wqe.wr.op, SendOp::Write { .. });
+    let mut header = Header {
+        bth: rocebud_wire::Bth::new(opcode, rocebud_wire::Qpn::SMI, rocebud_wire::Psn::new(0)),
+        ext,
+    };
+    header.bth.solicited = last && takes_receive && wqe.wr.flags.contains(SendFlags::SOLICITED);
+    header
+}
+
+fn single_header(wqe: &Wqe) -> Header {
+    let (psn, qpn) = (rocebud_wire::Psn::new(0), rocebud_wire::Qpn::SMI);
+    let mut header = Header::new(rocebud_wire::Bth::new(Opcode::RC_FLUSH, qpn, psn));
+    match wqe.wr.op {
+        SendOp::CmpSwap {
+            remote,
+            compare,
+            swap,
+        } => {
+            header.bth.opcode = Opcode::RC_CMP_SWAP;
+            header.ext.atomic_eth = Some(AtomicEth {
+                va: remote.addr,
+                rkey: remote.rkey,
+                swap_add: swap,
+                compare,
+            });
+        }
+        SendOp::FetchAdd { remote, add } => {
+            header.bth.opcode = Opcode::RC_FETCH_ADD;
+            header.ext.atomic_eth = Some(AtomicEth {
+                va: remote.addr,
+                rkey: remote.rkey,
+                swap_add: add,
+                compare: 0,
+            });
+        }
+        SendOp::AtomicWrite { remote } => {
+            header.bth.opcode = Opcode::RC_ATOMIC_WRITE;
+            header.ext.reth = Some(Reth {
+                va: remote.addr,
+                rkey: remote.rkey,
+                dma_len: 8,
+            });
+        }
+        SendOp::Flush {
+            remote,
+            length,
+            range,
+            placement,
+        } => {
+            let sel = u8::from(range == FlushRange::Region);
+            header.ext.feth = Some(Feth {
+                sel,
+                plt: placement.0,
+            });
+            header.ext.reth = Some(Reth {
+                va: remote.addr,
+                rkey: remote.rkey,
+                dma_len: length,
+            });
+        }
+        _ => {}
+    }
+    header
+}

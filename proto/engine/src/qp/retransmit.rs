@@ -1,0 +1,151 @@
+//! Going back: timers, NAKs and the two retry counts.
+
+use rocebud_objects::{Counter, NoteKind};
+use rocebud_wire::rnr_timer_ns;
+
+use super::Qp;
+use super::sq::Timer;
+use crate::cx::Cx;
+use crate::env::Env;
+use crate::limits;
+use crate::reasons::Reason;
+
+impl Qp {
+    pub(crate) fn set_timer<E: Env>(&mut self, timer: Timer, cx: &mut Cx<'_, E>) {
+        if self.sq.timer == timer {
+            return;
+        }
+        self.sq.timer = timer;
+        let at = match timer {
+            Timer::Off => None,
+            Timer::Ack { deadline } => Some(deadline),
+            Timer::Rnr { until } => Some(until),
+        };
+        cx.core.timers.set(self.index, at);
+    }
+
+    /// Starts (or restarts) the wait for an answer, if the queue pair has a timeout at all.
+    pub(crate) fn arm_ack_timer<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
+        let timer = match self.attr.timeout {
+            0 => Timer::Off,
+            exponent => {
+                let nominal = limits::ACK_TIMEOUT_UNIT_NS << exponent.min(31);
+                let nominal = nominal.max(cx.core.cfg.ack_timeout_min_ns);
+                let backoff = self.sq.timeouts.min(limits::TIMEOUT_BACKOFF_SHIFT_MAX);
+                Timer::Ack {
+                    deadline: cx.now + (nominal << backoff),
+                }
+            }
+        };
+        self.set_timer(timer, cx);
+    }
+
+    pub(crate) fn on_timer<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
+        let timer = core::mem::take(&mut self.sq.timer);
+        match timer {
+            Timer::Off => {}
+            Timer::Rnr { .. } => cx.core.ready.push(self.index),
+            Timer::Ack { .. } => self.on_ack_timeout(cx),
+        }
+    }
+
+    fn on_ack_timeout<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
+        if !self.sq.outstanding() {
+            return;
+        }
+        #[cfg(feature = "planted")]
+        if cx.planted(crate::config::Planted::LostLastAckNeverRecovered)
+            && self.sq.cursor == self.sq.nxt
+            && !self.sq.has_work()
+        {
+            return;
+        }
+        cx.count(Counter::LocalAckTimeoutErr);
+        let left = u32::from(self.sq.retries_left);
+        self.note(cx, NoteKind::Timeout, self.sq.psn(self.sq.una), left);
+        self.sq.timeouts = self.sq.timeouts.saturating_add(1);
+        self.sq.nak_acted = None;
+        self.retry(Reason::RetryExceeded, cx);
+    }
+
+    /// Back to the first unacknowledged packet, for the price of one retry.
+    fn retry<E: Env>(&mut self, why: Reason, cx: &mut Cx<'_, E>) {
+        let Some(left) = self.sq.retries_left.checked_sub(1) else {
+            cx.count(Counter::RetryExceededErr);
+            return self.fail_front(why, cx);
+        };
+        self.sq.retries_left = left;
+        self.go_back(cx);
+    }
+
+    fn go_back<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
+        let flight = self.sq.rewind();
+        self.give_back(flight, cx);
+        self.set_timer(Timer::Off, cx);
+        if self.sq.outstanding() {
+            // The resend itself may be held up (by another queue pair's turn); the clock runs on.
+            self.arm_ack_timer(cx);
+        }
+        cx.core.ready.push(self.index);
+    }
+
+    /// Something new was acknowledged: the peer is alive.
+    pub(crate) fn reload_retries(&mut self) {
+        self.sq.retries_left = self.attr.retry_cnt;
+        self.sq.rnr_left = self.attr.rnr_retry;
+        self.sq.timeouts = 0;
+    }
+
+    /// An answer to a later request came while a READ or atomic is unanswered.
+    pub(crate) fn implied_nak<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
+        cx.count(Counter::ImpliedNakSeqErr);
+        if self.sq.nak_acted == Some(self.sq.una) || matches!(self.sq.timer, Timer::Rnr { .. }) {
+            return;
+        }
+        self.sq.nak_acted = Some(self.sq.una);
+        let left = u32::from(self.sq.retries_left);
+        self.note(cx, NoteKind::ImpliedNak, self.sq.psn(self.sq.una), left);
+        self.retry(Reason::RetryExceededImplied, cx);
+    }
+
+    /// The peer misses the packet at `una`. A repeated NAK for the same place costs nothing: the
+    /// resend is on its way.
+    pub(crate) fn sequence_nak<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
+        cx.count(Counter::PacketSeqErr);
+        if self.sq.nak_acted == Some(self.sq.una) || matches!(self.sq.timer, Timer::Rnr { .. }) {
+            return;
+        }
+        self.sq.nak_acted = Some(self.sq.una);
+        let left = u32::from(self.sq.retries_left);
+        self.note(cx, NoteKind::SeqNakReceived, self.sq.psn(self.sq.una), left);
+        self.retry(Reason::RetryExceededNak, cx);
+    }
+
+    /// The peer has no receive for the packet at `una`.
+    pub(crate) fn rnr_nak<E: Env>(&mut self, code: u8, cx: &mut Cx<'_, E>) {
+        if matches!(self.sq.timer, Timer::Rnr { .. }) {
+            return;
+        }
+        cx.count(Counter::RcvdRnrErr);
+        self.note(
+            cx,
+            NoteKind::RnrNakReceived,
+            self.sq.psn(self.sq.una),
+            u32::from(code),
+        );
+        if self.attr.rnr_retry != limits::RNR_RETRY_INFINITE {
+            let Some(left) = self.sq.rnr_left.checked_sub(1) else {
+                cx.count(Counter::RetryRnrExceededErr);
+                return self.fail_front(Reason::RnrRetryExceeded, cx);
+            };
+            self.sq.rnr_left = left;
+        }
+        self.go_back(cx);
+        self.set_timer(
+            Timer::Rnr {
+                until: cx.now + rnr_timer_ns(code),
+            },
+            cx,
+        );
+    }
+}
