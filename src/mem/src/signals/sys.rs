@@ -1,0 +1,418 @@
+//! Handlers, their chain, and signal masks.
+//!
+//! Proof: `tests/signals.rs` runs programs that install handlers before and after ours, chain
+//! back, jump out, block the signals or really crash, and looks at how they end.
+#![allow(unsafe_code)]
+
+use crate::guarded;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+/// Handlers that ours replaced, oldest first. More than that many different ones in one program
+/// would be odd; then the newest takes the last place.
+const CHAIN_MAX: usize = 16;
+/// Faults that may be on their way through a chain at the same time, one a thread.
+const PASSING_MAX: usize = 64;
+
+/// One action that ours replaced.
+struct Link {
+    handler: AtomicUsize,
+    flags: AtomicI32,
+    /// Signals blocked while it runs, bit `signal - 1`.
+    mask: AtomicU64,
+}
+
+struct Chain {
+    len: AtomicUsize,
+    links: [Link; CHAIN_MAX],
+}
+
+/// A fault that a thread passed on and whose handler has not returned.
+struct Passing {
+    thread: AtomicI32,
+    info: AtomicUsize,
+    frame: AtomicUsize,
+    depth: AtomicUsize,
+}
+
+/// A handler that was put in again since and thus has a later place.
+const GONE: usize = usize::MAX;
+
+static SEGV: Chain = Chain::new();
+static BUS: Chain = Chain::new();
+static PASSING: [Passing; PASSING_MAX] = [const { Passing::new() }; PASSING_MAX];
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+static CHANGE: Mutex<()> = Mutex::new(());
+
+/// Puts the SIGSEGV and SIGBUS handlers in place. Idempotent.
+///
+/// Errors: `ENOSYS` on processors for which we have no routines; copies then go through the
+/// kernel.
+pub fn install() -> io::Result<()> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+    }
+    go_in_front()?;
+    INSTALLED.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Puts our handlers in front again if the program installed its own since; ours then passes on to
+/// those. Two system calls. Returns whether anything had to be done. Does nothing before
+/// [`install`].
+pub fn ensure_in_front() -> bool {
+    installed() && go_in_front().unwrap_or(false)
+}
+
+pub(crate) fn installed() -> bool {
+    INSTALLED.load(Ordering::Acquire)
+}
+
+/// Whether this thread blocks one of the two signals.
+pub(crate) fn blocked_here() -> bool {
+    let mask = change_mask(libc::SIG_BLOCK, None);
+    mask & FAULTS != 0
+}
+
+/// Runs something with both signals let in.
+pub(crate) fn let_in<R>(access: impl FnOnce() -> R) -> R {
+    let before = change_mask(libc::SIG_UNBLOCK, Some(FAULTS));
+    let result = access();
+    if before & FAULTS != 0 {
+        change_mask(libc::SIG_BLOCK, Some(before & FAULTS));
+    }
+    result
+}
+
+/// The two signals as a mask.
+const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS);
+
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+impl Chain {
+    const fn new() -> Self {
+        Self {
+            len: AtomicUsize::new(0),
+            links: [const { Link::new() }; CHAIN_MAX],
+        }
+    }
+
+    /// Adds what ours is about to replace. A handler that comes again leaves its old place.
+    fn push(&self, action: &libc::sigaction) {
+        let handler = action.sa_sigaction;
+        let len = self.len.load(Ordering::Relaxed);
+        for link in self.links.iter().take(len) {
+            if link.handler.load(Ordering::Relaxed) == handler {
+                link.handler.store(GONE, Ordering::Relaxed);
+            }
+        }
+        // The newest place that is gone may as well be used again.
+        let newest_gone = len > 0 && self.handler(len - 1) == GONE;
+        let at = if newest_gone || len == CHAIN_MAX {
+            len - 1
+        } else {
+            len
+        };
+        let Some(link) = self.links.get(at) else {
+            return;
+        };
+        link.mask
+            .store(mask_bits(&action.sa_mask), Ordering::Relaxed);
+        link.flags.store(action.sa_flags, Ordering::Relaxed);
+        link.handler.store(handler, Ordering::Relaxed);
+        self.len.store(at + 1, Ordering::Release);
+    }
+
+    fn handler(&self, at: usize) -> usize {
+        self.links
+            .get(at)
+            .map_or(GONE, |link| link.handler.load(Ordering::Relaxed))
+    }
+
+    /// The link to pass a fault to when `depth` newer ones already had it.
+    fn link(&self, depth: usize) -> Option<&Link> {
+        let len = self.len.load(Ordering::Acquire);
+        let known = self.links.iter().take(len).rev();
+        known
+            .filter(|link| link.handler.load(Ordering::Relaxed) != GONE)
+            .nth(depth)
+    }
+}
+
+impl Link {
+    const fn new() -> Self {
+        Self {
+            handler: AtomicUsize::new(GONE),
+            flags: AtomicI32::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Passing {
+    const fn new() -> Self {
+        Self {
+            thread: AtomicI32::new(0),
+            info: AtomicUsize::new(0),
+            frame: AtomicUsize::new(0),
+            depth: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// Makes ours the current action of both signals. Returns whether it was not.
+fn go_in_front() -> io::Result<bool> {
+    let _alone = CHANGE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut changed = false;
+    for (signal, chain) in [(libc::SIGSEGV, &SEGV), (libc::SIGBUS, &BUS)] {
+        let current = action(signal, None)?;
+        if current.sa_sigaction == ours() {
+            continue;
+        }
+        // Remembered first: a fault may come as soon as ours is in place.
+        chain.push(&current);
+        let replaced = action(signal, Some(&our_action(&current)))?;
+        if replaced.sa_sigaction != current.sa_sigaction && replaced.sa_sigaction != ours() {
+            chain.push(&replaced);
+        }
+        changed = true;
+    }
+    Ok(changed)
+}
+
+fn ours() -> libc::sighandler_t {
+    on_fault as *const () as libc::sighandler_t
+}
+
+/// Our action in front of another: where that one wants the alternate stack or not, so do we,
+/// since it will run on our stack; system calls restart or not as it wants.
+fn our_action(next: &libc::sigaction) -> libc::sigaction {
+    let mut action = empty_action();
+    action.sa_sigaction = ours();
+    let is_handler = next.sa_sigaction != libc::SIG_DFL && next.sa_sigaction != libc::SIG_IGN;
+    let kept = if is_handler {
+        next.sa_flags & (libc::SA_ONSTACK | libc::SA_RESTART)
+    } else {
+        libc::SA_ONSTACK | libc::SA_RESTART
+    };
+    action.sa_flags = libc::SA_SIGINFO | kept;
+    action
+}
+
+/// The handler of both signals.
+extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel (or a handler that passes the fault on) gives a valid siginfo.
+    let synchronous = unsafe { (*info).si_code } > 0;
+    // SAFETY: with SA_SIGINFO the third argument is the interrupted context.
+    if synchronous && unsafe { resume(context.cast()) } {
+        return;
+    }
+    // SAFETY: reading and writing the thread's errno is always allowed.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    pass_on(signal, info, context, synchronous);
+    // SAFETY: as above.
+    unsafe { *errno = before };
+}
+
+/// Lets the interrupted code go on behind our routine, if it was in one.
+///
+/// # Safety
+/// `context` is the context given to a signal handler.
+#[cfg(target_arch = "x86_64")]
+unsafe fn resume(context: *mut libc::ucontext_t) -> bool {
+    // SAFETY: by contract.
+    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+    let pc = &mut registers[libc::REG_RIP as usize];
+    match guarded::resume_at(*pc as usize) {
+        Some(fixup) => {
+            *pc = fixup as i64;
+            true
+        }
+        None => false,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn resume(_context: *mut libc::ucontext_t) -> bool {
+    let _ = guarded::resume_at;
+    false
+}
+
+/// Gives a fault that is not ours to the next in the chain. Only async-signal-safe calls here.
+fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, synchronous: bool) {
+    let chain = if signal == libc::SIGBUS { &BUS } else { &SEGV };
+    let marker = 0u8;
+    let frame = (&raw const marker) as usize;
+    let passing = find_passing();
+    let outer = passing.map(|p| {
+        (
+            p.info.load(Ordering::Relaxed),
+            p.frame.load(Ordering::Relaxed),
+            p.depth.load(Ordering::Relaxed),
+        )
+    });
+    // The same fault, from further down the stack: whom we passed it to passed it back. (A handler
+    // that jumped out leaves its record, but a later fault does not begin below it.)
+    let depth = match outer {
+        Some((i, f, d)) if i == info as usize && frame < f => d + 1,
+        _ => 0,
+    };
+    let Some(link) = chain.link(depth) else {
+        return die(signal, synchronous);
+    };
+    let handler = link.handler.load(Ordering::Relaxed);
+    if handler == libc::SIG_DFL || (handler == libc::SIG_IGN && synchronous) {
+        return die(signal, synchronous);
+    }
+    if handler == libc::SIG_IGN {
+        return;
+    }
+    if let Some(p) = passing {
+        p.info.store(info as usize, Ordering::Relaxed);
+        p.frame.store(frame, Ordering::Relaxed);
+        p.depth.store(depth, Ordering::Relaxed);
+    }
+    call(link, handler, signal, info, context);
+    if let Some(p) = passing {
+        match outer {
+            Some((i, f, d)) if depth > 0 => {
+                p.info.store(i, Ordering::Relaxed);
+                p.frame.store(f, Ordering::Relaxed);
+                p.depth.store(d, Ordering::Relaxed);
+            }
+            _ => {
+                p.info.store(0, Ordering::Relaxed);
+                p.thread.store(0, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// The record of this thread's fault, or a new one. None if all are taken.
+fn find_passing() -> Option<&'static Passing> {
+    let thread = thread_id();
+    if let Some(mine) = PASSING
+        .iter()
+        .find(|p| p.thread.load(Ordering::Relaxed) == thread)
+    {
+        return Some(mine);
+    }
+    PASSING.iter().find(|p| {
+        p.thread
+            .compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    })
+}
+
+/// Calls a handler the way the kernel would have: its mask, its arguments, once if it said so.
+fn call(
+    link: &Link,
+    handler: usize,
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    let flags = link.flags.load(Ordering::Relaxed);
+    // SAFETY: the context given to a handler holds the mask of the interrupted code.
+    let interrupted = unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask };
+    let mut mask = mask_bits(&interrupted) | link.mask.load(Ordering::Relaxed);
+    if flags & libc::SA_NODEFER == 0 {
+        mask |= bit(signal);
+    }
+    if flags & libc::SA_RESETHAND != 0 {
+        link.handler.store(libc::SIG_DFL, Ordering::Relaxed);
+    }
+    let before = change_mask(libc::SIG_SETMASK, Some(mask));
+    if flags & libc::SA_SIGINFO != 0 {
+        type Three = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+        // SAFETY: with SA_SIGINFO the program installed a function of three arguments.
+        let handler = unsafe { std::mem::transmute::<usize, Three>(handler) };
+        handler(signal, info, context);
+    } else {
+        // SAFETY: without it, a function of one.
+        let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(i32)>(handler) };
+        handler(signal);
+    }
+    change_mask(libc::SIG_SETMASK, Some(before));
+}
+
+/// Ends the process as if there were no handler: the faulting instruction runs again without one
+/// (so that the core dump shows it), a signal that was sent is sent again.
+fn die(signal: i32, synchronous: bool) {
+    let mut default = empty_action();
+    default.sa_sigaction = libc::SIG_DFL;
+    let _ = action(signal, Some(&default));
+    if !synchronous {
+        // SAFETY: no pointers.
+        let pid = unsafe { libc::getpid() };
+        // SAFETY: no pointers; the signal is blocked here and arrives when the handler returns.
+        unsafe { libc::syscall(libc::SYS_tgkill, pid, thread_id(), signal) };
+    }
+}
+
+fn thread_id() -> i32 {
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Reads, and with `new` replaces, the action of a signal.
+fn action(signal: i32, new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
+    let mut old = empty_action();
+    let new = new.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: both are live structures or null; ours never unwinds and only makes safe calls.
+    if unsafe { libc::sigaction(signal, new, &raw mut old) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(old)
+}
+
+fn empty_action() -> libc::sigaction {
+    // SAFETY: integers, a mask and an optional function, for all of which zero is a value.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// Changes this thread's mask; returns the one before. Without `signals` it only reads.
+fn change_mask(how: i32, signals: Option<u64>) -> u64 {
+    let mut new = empty_set();
+    let mut rest = signals.unwrap_or(0);
+    while rest != 0 {
+        let signal = rest.trailing_zeros() as i32 + 1;
+        rest &= rest - 1;
+        // SAFETY: a live set and a signal number; unusable numbers are refused.
+        unsafe { libc::sigaddset(&raw mut new, signal) };
+    }
+    let mut old = empty_set();
+    let new = if signals.is_some() {
+        &raw const new
+    } else {
+        ptr::null()
+    };
+    // SAFETY: live sets or null.
+    unsafe { libc::pthread_sigmask(how, new, &raw mut old) };
+    mask_bits(&old)
+}
+
+fn empty_set() -> libc::sigset_t {
+    // SAFETY: a set is an array of integers.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// A set as bits. The kernel knows 64 signals, the C library's set has room for more.
+fn mask_bits(set: &libc::sigset_t) -> u64 {
+    // SAFETY: the set is larger than eight bytes on every Linux, and an array of integers.
+    let words = unsafe { ptr::from_ref(set).cast::<[u8; 8]>().read() };
+    if cfg!(target_endian = "little") || size_of::<usize>() == 8 {
+        u64::from_ne_bytes(words)
+    } else {
+        u64::from_ne_bytes(words).rotate_left(32)
+    }
+}
