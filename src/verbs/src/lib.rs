@@ -1,1 +1,46 @@
-//! Safe Rust verbs.
+//! Safe Rust verbs: the API that Rust programs use and the C ABI stands on.
+//!
+//! ```no_run
+//! use rocebud_verbs::{Access, QpCreate, QpType, device_list};
+//!
+//! # fn main() -> Result<(), rocebud_verbs::Misuse> {
+//! let device = device_list()?.remove(0);
+//! let context = device.open()?;
+//! let pd = context.alloc_pd()?;
+//! let cq = context.create_cq(16, None, 0, 0)?;
+//! let buffer = vec![0u8; 4096];
+//! let mr = pd.reg_mr(buffer.as_ptr() as u64, 4096, buffer.as_ptr() as u64, Access::LOCAL_WRITE)?;
+//! let qp = pd.create_qp(&QpCreate::new(QpType::Rc, &cq, &cq))?;
+//! # drop((mr, qp)); Ok(())
+//! # }
+//! ```
+//!
+//! Handles are cheap to clone and mean the same object. An object lives until its `destroy` (or
+//! `dealloc`, `dereg`, `close`) succeeds, or its last handle is dropped. Every refusal is a
+//! [`Misuse`] with the errno that libibverbs gives for it. Handles work from any thread. In a
+//! child made by `fork` every call answers EIO and harms nobody.
+
+mod attrs;
+mod context;
+mod cq;
+mod device;
+mod event;
+mod pd;
+mod qp;
+mod srq;
+
+pub use attrs::{AtomicCap, DeviceAttr, PortAttr, PortState, device_cap};
+pub use context::{Context, GidTableEntry};
+pub use cq::{CompChannel, Cq, CqEvent};
+pub use device::{Device, device_list};
+pub use event::{AsyncElement, AsyncEventOut};
+pub use pd::{Ah, Mr, Pd};
+pub use qp::{PostError, Qp, QpCreate};
+pub use rocebud_ctl::DeviceInfo;
+pub use rocebud_objects::{
+    Access, AhAttr, AttrMask, Errno, EventKind, FlushPlacement, FlushRange, MigState, Misuse, Path,
+    Payload, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr,
+    Sge, SgeList, SrqAttr, UdAddress, Wc, WcFlags, WcOpcode, WcStatus,
+};
+pub use rocebud_wire::{Gid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};
+pub use srq::{Srq, SrqMask};

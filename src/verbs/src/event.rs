@@ -1,0 +1,40 @@
+//! Asynchronous events, as they come out.
+
+use rocebud_objects::EventKind;
+use rocebud_wire::Qpn;
+
+/// What an event is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AsyncElement {
+    /// A queue pair.
+    Qp {
+        /// Its number.
+        qpn: Qpn,
+        /// Its `user` word.
+        user: u64,
+    },
+    /// A completion queue.
+    Cq {
+        /// Its `user` word.
+        user: u64,
+    },
+    /// A shared receive queue.
+    Srq {
+        /// Its `user` word.
+        user: u64,
+    },
+    /// A port.
+    Port(u8),
+    /// The whole device.
+    Device,
+}
+
+/// An event taken. Destroying its queue pair, completion queue or shared receive queue waits until
+/// it was acknowledged; dropping it unacknowledged leaves it so.
+#[derive(Debug)]
+pub struct AsyncEventOut {
+    /// What happened.
+    pub kind: EventKind,
+    /// To what.
+    pub element: AsyncElement,
+}
