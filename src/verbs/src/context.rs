@@ -90,11 +90,6 @@ impl Context {
         todo!()
     }
 
-    /// `ibv_ack_async_event`.
-    pub fn ack_async_event(&self, _event: &AsyncEventOut) {
-        todo!()
-    }
-
     /// Raises an event about this device's port or the device itself, for tests.
     #[doc(hidden)]
     pub fn raise(&self, _kind: EventKind) {

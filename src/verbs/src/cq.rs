@@ -89,6 +89,11 @@ impl Cq {
         todo!()
     }
 
+    /// `ibv_ack_async_event`, by object: acknowledges `n` asynchronous events taken.
+    pub fn ack_async_events(&self, _n: u32) {
+        todo!()
+    }
+
     /// The word that events carry.
     #[must_use]
     pub fn user(&self) -> u64 {

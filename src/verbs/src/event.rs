@@ -38,3 +38,11 @@ pub struct AsyncEventOut {
     /// To what.
     pub element: AsyncElement,
 }
+
+impl AsyncEventOut {
+    /// `ibv_ack_async_event`. A layer that no longer holds the event can use `ack_async_events` of
+    /// the queue pair, completion queue or shared receive queue instead.
+    pub fn ack(self) {
+        todo!()
+    }
+}
