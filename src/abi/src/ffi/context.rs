@@ -1,0 +1,230 @@
+//! Contexts: an opened device, and what can be asked of it.
+
+use core::ffi::{c_int, c_void};
+use core::mem::offset_of;
+
+use rocebud_objects::Misuse;
+use rocebud_wire::Mtu;
+
+use super::boundary::{Arg, last_errno};
+use super::cq::{self, Cq};
+use super::device::{Device, put};
+use super::handle::{Handle, Head, Object, give};
+use super::not_yet;
+use super::post;
+use super::qp::{self, Qp};
+use super::srq::Srq;
+use super::types::{
+    Plain, ibv_context, ibv_context_ops, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr,
+    ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_wc, verbs_context,
+};
+
+/// An opened device of ours.
+#[repr(C)]
+pub(crate) struct Context {
+    head: Head<verbs_context>,
+    pub(crate) verbs: rocebud_verbs::Context,
+}
+
+impl Object for Context {
+    const DEPTH: usize = 1;
+    const OFFSET: usize = offset_of!(verbs_context, context);
+}
+
+impl Context {
+    /// The address that C knows the context by.
+    pub(crate) fn as_ptr(&self) -> *mut ibv_context {
+        self.head.as_ptr().wrapping_byte_add(Self::OFFSET).cast()
+    }
+}
+
+c_api! {
+    /// `ibv_open_device`
+    fn ibv_open_device(device: Device) -> Pointer, *mut ibv_context {
+        let verbs = device.verbs().open()?;
+        let attr = verbs.query_device()?;
+        let mut head = verbs_context::zeroed();
+        head.sz = size_of::<verbs_context>();
+        head.query_port = slot!(query_port_sized,
+            fn(Handle<Context>, u8, Arg<ibv_port_attr>, usize) -> c_int);
+        head.query_device_ex = slot!(query_device_ex,
+            fn(Handle<Context>, Arg<u32>, Arg<ibv_device_attr_ex>, usize) -> c_int);
+        head.create_qp_ex = slot!(qp::create_qp_ex,
+            fn(Handle<Context>, Arg<ibv_qp_init_attr_ex>) -> *mut ibv_qp);
+        head.context = ibv_context {
+            device: device.as_ptr(),
+            ops: operations(),
+            cmd_fd: command_fd()?,
+            async_fd: verbs.async_fd(),
+            num_comp_vectors: c_int::try_from(attr.num_comp_vectors).unwrap_or(1),
+            abi_compat: usize::MAX as *mut c_void,
+            ..ibv_context::zeroed()
+        };
+        Ok(give(Box::new(Context { head: Head::new(head), verbs })))
+    }
+
+    /// `ibv_close_device`: what is left on the context goes with it.
+    fn ibv_close_device(context: Context) -> MinusOne, c_int {
+        let handle = Handle::<Context>::from_raw(context.as_ptr());
+        let command_fd = context.head.get().context.cmd_fd;
+        context.verbs.close()?;
+        drop(handle.reclaim());
+        // SAFETY: opened by command_fd() for this context alone.
+        unsafe { libc::close(command_fd) };
+        Ok(0)
+    }
+
+    /// `ibv_query_device`
+    fn ibv_query_device(context: Context, attr: Arg<ibv_device_attr>) -> ErrnoCode, () {
+        attr.set(device_attr(&context.verbs)?)
+    }
+
+    /// `ibv_query_port`: writes only the structure as it was before it grew (48 bytes).
+    fn ibv_query_port(context: Context, port: u8, attr: Arg<ibv_port_attr>) -> ErrnoCode, () {
+        attr.set_sized(&port_attr(&context.verbs, port)?, OLD_PORT_ATTR)
+    }
+}
+
+/// Bytes of `struct ibv_port_attr` up to `port_cap_flags2`.
+const OLD_PORT_ATTR: usize = offset_of!(ibv_port_attr, port_cap_flags2);
+
+own_entry! {
+    /// `verbs_context.query_port`: as much as the caller's structure holds.
+    fn query_port_sized(context: Context, port: u8, attr: Arg<ibv_port_attr>, room: usize)
+        -> ErrnoCode, ()
+    {
+        attr.set_sized(&port_attr(&context.verbs, port)?, room)
+    }
+
+    /// `verbs_context.query_device_ex`. The input structure holds only a mask, which must be 0.
+    fn query_device_ex(
+        context: Context, input: Arg<u32>, attr: Arg<ibv_device_attr_ex>, room: usize,
+    ) -> ErrnoCode, () {
+        if !input.is_null() && input.get()? != 0 {
+            return Err(Misuse::invalid("ibv_query_device_ex: the input's comp_mask must be 0"));
+        }
+        if room < offset_of!(ibv_device_attr_ex, odp_caps) {
+            return Err(Misuse::invalid("ibv_query_device_ex: the structure is too small"));
+        }
+        let orig_attr = device_attr(&context.verbs)?;
+        let full = ibv_device_attr_ex {
+            orig_attr,
+            device_cap_flags_ex: u64::from(orig_attr.device_cap_flags),
+            phys_port_cnt_ex: u32::from(orig_attr.phys_port_cnt),
+            ..ibv_device_attr_ex::zeroed()
+        };
+        attr.set_sized(&full, room)
+    }
+}
+
+/// The data path, which the headers call without going through an exported symbol.
+fn operations() -> ibv_context_ops {
+    type SendWr = *mut ibv_send_wr;
+    type RecvWr = *mut ibv_recv_wr;
+    let [alloc_mw, bind_mw, dealloc_mw] = not_yet::window_slots();
+    ibv_context_ops {
+        alloc_mw,
+        bind_mw,
+        dealloc_mw,
+        poll_cq: slot!(cq::poll_cq, fn(Handle<Cq>, c_int, Arg<ibv_wc>) -> c_int),
+        req_notify_cq: slot!(cq::req_notify_cq, fn(Handle<Cq>, c_int) -> c_int),
+        post_srq_recv: slot!(
+            post::post_srq_recv,
+            fn(Handle<Srq>, RecvWr, Arg<RecvWr>) -> c_int
+        ),
+        post_send: slot!(
+            post::post_send,
+            fn(Handle<Qp>, SendWr, Arg<SendWr>) -> c_int
+        ),
+        post_recv: slot!(
+            post::post_recv,
+            fn(Handle<Qp>, RecvWr, Arg<RecvWr>) -> c_int
+        ),
+        ..ibv_context_ops::zeroed()
+    }
+}
+
+/// A descriptor to stand in `cmd_fd`: programs duplicate it. It leads nowhere.
+fn command_fd() -> Result<c_int, Misuse> {
+    // SAFETY: the path ends with NUL.
+    let fd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(Misuse::new(
+            last_errno(),
+            "no descriptor is left for the device's cmd_fd",
+        ));
+    }
+    Ok(fd)
+}
+
+fn int(value: u32) -> c_int {
+    c_int::try_from(value).unwrap_or(c_int::MAX)
+}
+
+fn device_attr(verbs: &rocebud_verbs::Context) -> Result<ibv_device_attr, Misuse> {
+    let a = verbs.query_device()?;
+    let mut attr = ibv_device_attr {
+        node_guid: a.node_guid.to_be(),
+        sys_image_guid: a.node_guid.to_be(),
+        max_mr_size: a.max_mr_size,
+        page_size_cap: a.page_size_cap,
+        vendor_id: a.vendor_id,
+        vendor_part_id: a.vendor_part_id,
+        hw_ver: a.hw_ver,
+        max_qp: int(a.max_qp),
+        max_qp_wr: int(a.max_qp_wr),
+        device_cap_flags: a.device_cap_flags,
+        max_sge: int(a.max_sge),
+        max_sge_rd: int(a.max_sge_rd),
+        max_cq: int(a.max_cq),
+        max_cqe: int(a.max_cqe),
+        max_mr: int(a.max_mr),
+        max_pd: int(a.max_pd),
+        max_qp_rd_atom: int(a.max_qp_rd_atom),
+        max_res_rd_atom: int(a.max_res_rd_atom),
+        max_qp_init_rd_atom: int(a.max_qp_init_rd_atom),
+        atomic_cap: int(a.atomic_cap),
+        max_mcast_grp: int(a.max_mcast_grp),
+        max_mcast_qp_attach: int(a.max_mcast_qp_attach),
+        max_total_mcast_qp_attach: int(a.max_total_mcast_qp_attach),
+        max_ah: int(a.max_ah),
+        max_srq: int(a.max_srq),
+        max_srq_wr: int(a.max_srq_wr),
+        max_srq_sge: int(a.max_srq_sge),
+        max_pkeys: a.max_pkeys,
+        local_ca_ack_delay: a.local_ca_ack_delay,
+        phys_port_cnt: a.phys_port_cnt,
+        ..ibv_device_attr::zeroed()
+    };
+    put(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
+    Ok(attr)
+}
+
+/// `IBV_LINK_LAYER_ETHERNET`
+const LINK_LAYER_ETHERNET: u8 = 2;
+/// `IBV_QPF_GRH_REQUIRED`: RoCE has no LIDs to address by.
+const GRH_REQUIRED: u8 = 1;
+
+fn port_attr(verbs: &rocebud_verbs::Context, port: u8) -> Result<ibv_port_attr, Misuse> {
+    let a = verbs.query_port(port)?;
+    let mtu = |m: Mtu| m as c_int;
+    Ok(ibv_port_attr {
+        state: int(a.state),
+        max_mtu: mtu(a.max_mtu),
+        active_mtu: mtu(a.active_mtu),
+        gid_tbl_len: int(a.gid_tbl_len),
+        port_cap_flags: a.port_cap_flags,
+        max_msg_sz: a.max_msg_sz,
+        bad_pkey_cntr: a.bad_pkey_cntr,
+        qkey_viol_cntr: a.qkey_viol_cntr,
+        pkey_tbl_len: a.pkey_tbl_len,
+        max_vl_num: 1,
+        active_width: a.active_width,
+        active_speed: a.active_speed,
+        phys_state: a.phys_state,
+        link_layer: LINK_LAYER_ETHERNET,
+        flags: GRH_REQUIRED,
+        active_speed_ex: u32::from(a.active_speed),
+        ..ibv_port_attr::zeroed()
+    })
+}

@@ -1,0 +1,23 @@
+//! The C boundary. Each file holds one kind of object; `boundary` and `handle` hold what they
+//! share. Nothing outside this directory is unsafe.
+//!
+//! Proof: the C programs of tests/abi, also under valgrind and AddressSanitizer.
+
+#[macro_use]
+mod entry;
+mod ah;
+mod boundary;
+mod context;
+mod cq;
+mod device;
+mod event;
+mod gid;
+mod handle;
+mod memory;
+mod misc;
+mod not_yet;
+mod post;
+mod qp;
+mod real;
+mod srq;
+mod types;

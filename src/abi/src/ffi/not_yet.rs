@@ -1,0 +1,245 @@
+//! The one table of calls that this release does not do. Each answers by its own convention and
+//! touches nothing; a call about an object of a real device goes to the real library instead.
+//!
+//! Not here: what the headers reach through the context's own tables (memory windows apart).
+//! Those slots are empty, and the headers answer EOPNOTSUPP themselves.
+
+use core::ffi::{CStr, c_void};
+
+use rocebud_objects::Errno;
+
+use super::boundary::set_errno;
+use super::handle::{Handle, Object, Owner};
+use super::types::Slot;
+
+/// How a refused call answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The errno itself, positive.
+    Code,
+    /// −1 and errno; any width of integer.
+    Minus,
+    /// NULL and errno.
+    Null,
+    /// Zero: nothing to do, or nothing known.
+    Zero,
+}
+
+/// What the first argument is, which decides whether the call may be for a real device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum First {
+    /// `struct ibv_context *`
+    Context,
+    /// PD, MR, QP, …: begins with its context.
+    Object,
+    /// Something else.
+    Other,
+}
+
+/// One line of the table.
+struct NotYet {
+    name: &'static CStr,
+    answer: Answer,
+    errno: Errno,
+    first: First,
+}
+
+/// Any object whose first words lead to a device; only the owner is asked for.
+struct AnyContext;
+impl Object for AnyContext {
+    const DEPTH: usize = 1;
+}
+struct AnyObject;
+impl Object for AnyObject {
+    const DEPTH: usize = 2;
+}
+
+/// Six integer registers hold every argument of the calls below.
+type Registers = [usize; 6];
+type Function = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
+
+fn respond(line: &NotYet, arg: Registers) -> isize {
+    let answered = std::panic::catch_unwind(|| theirs(line, arg[0]));
+    if let Ok(Some(f)) = answered {
+        let [a, b, c, d, e, g] = arg;
+        // SAFETY: the same function of the real library, with the caller's own arguments.
+        return unsafe { f(a, b, c, d, e, g) };
+    }
+    if line.answer != Answer::Zero {
+        set_errno(line.errno);
+    }
+    match line.answer {
+        Answer::Code => line.errno.0 as isize,
+        Answer::Minus => -1,
+        Answer::Null | Answer::Zero => 0,
+    }
+}
+
+/// The real library's function, when the first argument is an object of a real device.
+fn theirs(line: &NotYet, first: usize) -> Option<Function> {
+    let p: *mut c_void = core::ptr::with_exposed_provenance_mut(first);
+    let library = match line.first {
+        First::Context => library_of(Handle::<AnyContext>::from_raw(p)),
+        First::Object => library_of(Handle::<AnyObject>::from_raw(p)),
+        First::Other => return None,
+    }?;
+    let f = library.symbol(line.name)?;
+    // SAFETY: the table lists functions of at most six integer or pointer arguments.
+    Some(unsafe { core::mem::transmute::<*mut c_void, Function>(f) })
+}
+
+fn library_of<T: Object>(handle: Handle<T>) -> Option<&'static super::real::Library> {
+    match handle.owner() {
+        Ok(Owner::Them(library)) => Some(library),
+        _ => None,
+    }
+}
+
+/// The memory window calls as slots of `ibv_context.ops`, which the headers call unasked.
+pub(crate) fn window_slots() -> [Slot; 3] {
+    type F = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
+    let slot = |f: F| {
+        // SAFETY: callers cast the slot back to a function of pointer and integer arguments,
+        // which arrive in the registers that f takes.
+        Some(unsafe { core::mem::transmute::<F, unsafe extern "C" fn()>(f) })
+    };
+    [
+        slot(rocebud_alloc_mw),
+        slot(rocebud_bind_mw),
+        slot(rocebud_dealloc_mw),
+    ]
+}
+
+macro_rules! not_yet {
+    ($($name:ident: $answer:ident $errno:ident $first:ident;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(
+            a: usize, b: usize, c: usize, d: usize, e: usize, f: usize,
+        ) -> isize {
+            const NAME: &str = concat!(stringify!($name), "\0");
+            const LINE: NotYet = NotYet {
+                name: match CStr::from_bytes_with_nul(NAME.as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a symbol holds no NUL"),
+                },
+                answer: Answer::$answer,
+                errno: Errno::$errno,
+                first: First::$first,
+            };
+            respond(&LINE, [a, b, c, d, e, f])
+        }
+    )*};
+}
+
+not_yet! {
+    // Memory: re-registration, dma-buf, DMA handles, buffers.
+    ibv_rereg_mr: Minus EOPNOTSUPP Object;
+    ibv_reg_dmabuf_mr: Null EOPNOTSUPP Object;
+    ibv_reg_mr_ex: Null EOPNOTSUPP Object;
+    ibv_alloc_dmah: Null EOPNOTSUPP Context;
+    ibv_dealloc_dmah: Code EOPNOTSUPP Object;
+    ibv_dm_export_dmabuf_fd: Minus EOPNOTSUPP Object;
+    ibv_alloc_buf: Null EOPNOTSUPP Object;
+    ibv_free_buf: Zero EOPNOTSUPP Other;
+    ibv_reg_buf_mr: Null EOPNOTSUPP Object;
+
+    // Objects shared between processes.
+    ibv_import_device: Null EOPNOTSUPP Other;
+    ibv_import_pd: Null EOPNOTSUPP Context;
+    ibv_unimport_pd: Zero EOPNOTSUPP Object;
+    ibv_import_mr: Null EOPNOTSUPP Object;
+    ibv_unimport_mr: Zero EOPNOTSUPP Object;
+    ibv_import_dm: Null EOPNOTSUPP Context;
+    ibv_unimport_dm: Zero EOPNOTSUPP Object;
+
+    // Multicast.
+    ibv_attach_mcast: Code EOPNOTSUPP Object;
+    ibv_detach_mcast: Code EOPNOTSUPP Object;
+
+    // Enhanced connection establishment; data-in-order is "not promised".
+    ibv_set_ece: Code EOPNOTSUPP Object;
+    ibv_query_ece: Code EOPNOTSUPP Object;
+    ibv_query_qp_data_in_order: Zero EOPNOTSUPP Object;
+
+    // Neighbour resolution, for providers.
+    ibv_resolve_eth_l2_from_gid: Code EOPNOTSUPP Context;
+
+    // Memory windows, reached through ibv_context.ops.
+    rocebud_alloc_mw: Null EOPNOTSUPP Other;
+    rocebud_bind_mw: Code EOPNOTSUPP Other;
+    rocebud_dealloc_mw: Code EOPNOTSUPP Other;
+
+    // The connection manager.
+    rdma_create_event_channel: Null EOPNOTSUPP Other;
+    rdma_destroy_event_channel: Zero EOPNOTSUPP Other;
+    rdma_get_cm_event: Minus EOPNOTSUPP Other;
+    rdma_ack_cm_event: Minus EOPNOTSUPP Other;
+    rdma_create_id: Minus EOPNOTSUPP Other;
+    rdma_destroy_id: Minus EOPNOTSUPP Other;
+    rdma_create_ep: Minus EOPNOTSUPP Other;
+    rdma_destroy_ep: Zero EOPNOTSUPP Other;
+    rdma_bind_addr: Minus EOPNOTSUPP Other;
+    rdma_resolve_addr: Minus EOPNOTSUPP Other;
+    rdma_resolve_route: Minus EOPNOTSUPP Other;
+    rdma_create_qp: Minus EOPNOTSUPP Other;
+    rdma_create_qp_ex: Minus EOPNOTSUPP Other;
+    rdma_destroy_qp: Zero EOPNOTSUPP Other;
+    rdma_create_srq: Minus EOPNOTSUPP Other;
+    rdma_create_srq_ex: Minus EOPNOTSUPP Other;
+    rdma_destroy_srq: Zero EOPNOTSUPP Other;
+    rdma_connect: Minus EOPNOTSUPP Other;
+    rdma_establish: Minus EOPNOTSUPP Other;
+    rdma_listen: Minus EOPNOTSUPP Other;
+    rdma_get_request: Minus EOPNOTSUPP Other;
+    rdma_accept: Minus EOPNOTSUPP Other;
+    rdma_reject: Minus EOPNOTSUPP Other;
+    rdma_reject_ece: Minus EOPNOTSUPP Other;
+    rdma_notify: Minus EOPNOTSUPP Other;
+    rdma_disconnect: Minus EOPNOTSUPP Other;
+    rdma_join_multicast: Minus EOPNOTSUPP Other;
+    rdma_join_multicast_ex: Minus EOPNOTSUPP Other;
+    rdma_leave_multicast: Minus EOPNOTSUPP Other;
+    rdma_get_src_port: Zero EOPNOTSUPP Other;
+    rdma_get_dst_port: Zero EOPNOTSUPP Other;
+    rdma_get_devices: Null EOPNOTSUPP Other;
+    rdma_free_devices: Zero EOPNOTSUPP Other;
+    rdma_set_option: Minus EOPNOTSUPP Other;
+    rdma_migrate_id: Minus EOPNOTSUPP Other;
+    rdma_getaddrinfo: Minus EOPNOTSUPP Other;
+    rdma_freeaddrinfo: Zero EOPNOTSUPP Other;
+    rdma_init_qp_attr: Minus EOPNOTSUPP Other;
+    rdma_set_local_ece: Minus EOPNOTSUPP Other;
+    rdma_get_remote_ece: Minus EOPNOTSUPP Other;
+    rdma_query_addrinfo: Minus EOPNOTSUPP Other;
+    rdma_resolve_addrinfo: Minus EOPNOTSUPP Other;
+    rdma_write_cm_event: Minus EOPNOTSUPP Other;
+
+    // Sockets over RDMA.
+    rsocket: Minus EOPNOTSUPP Other;
+    rbind: Minus EOPNOTSUPP Other;
+    rlisten: Minus EOPNOTSUPP Other;
+    raccept: Minus EOPNOTSUPP Other;
+    rconnect: Minus EOPNOTSUPP Other;
+    rshutdown: Minus EOPNOTSUPP Other;
+    rclose: Minus EOPNOTSUPP Other;
+    rrecv: Minus EOPNOTSUPP Other;
+    rrecvfrom: Minus EOPNOTSUPP Other;
+    rrecvmsg: Minus EOPNOTSUPP Other;
+    rsend: Minus EOPNOTSUPP Other;
+    rsendto: Minus EOPNOTSUPP Other;
+    rsendmsg: Minus EOPNOTSUPP Other;
+    rread: Minus EOPNOTSUPP Other;
+    rreadv: Minus EOPNOTSUPP Other;
+    rwrite: Minus EOPNOTSUPP Other;
+    rwritev: Minus EOPNOTSUPP Other;
+    rpoll: Minus EOPNOTSUPP Other;
+    rselect: Minus EOPNOTSUPP Other;
+    rgetpeername: Minus EOPNOTSUPP Other;
+    rgetsockname: Minus EOPNOTSUPP Other;
+    rsetsockopt: Minus EOPNOTSUPP Other;
+    rgetsockopt: Minus EOPNOTSUPP Other;
+    rfcntl: Minus EOPNOTSUPP Other;
+    riomap: Minus EOPNOTSUPP Other;
+    riounmap: Minus EOPNOTSUPP Other;
+    riowrite: Minus EOPNOTSUPP Other;
+}

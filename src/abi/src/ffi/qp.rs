@@ -1,0 +1,307 @@
+//! Queue pairs: create, modify, query, destroy. Posting is in `post`.
+
+use core::ffi::{c_int, c_uint};
+
+use rocebud_objects::{
+    Access, AttrMask, Errno, MigState, Misuse, QpAttr, QpCap, QpInit, QpState, QpType,
+};
+use rocebud_verbs::QpCreate;
+use rocebud_wire::{Mtu, Psn, QKey, Qpn};
+
+use super::ah::{ah_attr_of, c_ah_attr};
+use super::boundary::{Arg, Outcome};
+use super::context::Context;
+use super::cq::Cq;
+use super::handle::{Handle, Head, Object, give};
+use super::memory::{Pd, next_handle};
+use super::srq::Srq;
+use super::types::{Plain, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex};
+
+/// A queue pair of ours.
+#[repr(C)]
+pub(crate) struct Qp {
+    head: Head<ibv_qp>,
+    pub(crate) verbs: rocebud_verbs::Qp,
+    /// Transport service.
+    pub(crate) qp_type: QpType,
+    /// Sizes granted.
+    pub(crate) cap: QpCap,
+    sq_sig_all: bool,
+}
+
+impl Object for Qp {
+    const DEPTH: usize = 2;
+}
+
+c_api! {
+    /// `ibv_create_qp`: the sizes granted are written back.
+    fn ibv_create_qp(pd: Pd, init: Arg<ibv_qp_init_attr>) -> Pointer, *mut ibv_qp {
+        let mut wanted = init.get()?;
+        let qp = create(pd, &wanted)?;
+        wanted.cap = c_cap(&qp.cap);
+        init.set(wanted)?;
+        Ok(publish(qp))
+    }
+
+    /// `ibv_modify_qp`: all or nothing.
+    fn ibv_modify_qp(qp: Qp, attr: Arg<ibv_qp_attr>, mask: c_int) -> ErrnoCode, () {
+        let mask = AttrMask::from_bits(mask.cast_unsigned())
+            .ok_or(Misuse::invalid("ibv_modify_qp: unknown bits in the attribute mask"))?;
+        let wanted = attr_of(&attr.get()?, mask)?;
+        qp.verbs.modify(&wanted, mask)?;
+        if mask.contains(AttrMask::STATE) {
+            qp.head.update(|h| h.state = wanted.qp_state as c_uint);
+        }
+        Ok(())
+    }
+
+    /// `ibv_query_qp`: fills everything, whatever the mask asks for.
+    fn ibv_query_qp(
+        qp: Qp, attr: Arg<ibv_qp_attr>, mask: c_int, init: Arg<ibv_qp_init_attr>,
+    ) -> ErrnoCode, () {
+        let (now, _): (QpAttr, QpInit) = qp.verbs.query()?;
+        let head = qp.head.get();
+        attr.set(c_attr(&now, &qp.cap))?;
+        init.set(ibv_qp_init_attr {
+            qp_context: head.qp_context,
+            send_cq: head.send_cq,
+            recv_cq: head.recv_cq,
+            srq: head.srq,
+            cap: c_cap(&qp.cap),
+            qp_type: head.qp_type,
+            sq_sig_all: c_int::from(qp.sq_sig_all),
+        })?;
+        if mask.cast_unsigned() & AttrMask::STATE.bits() != 0 {
+            qp.head.update(|h| h.state = now.qp_state as c_uint);
+        }
+        Ok(())
+    }
+
+    /// `ibv_destroy_qp`: waits until every event that was taken is acknowledged.
+    fn ibv_destroy_qp(qp: Qp) -> ErrnoCode, () {
+        qp.verbs.destroy()?;
+        drop(Handle::<Qp>::from_raw(qp.head.as_ptr()).reclaim());
+        Ok(())
+    }
+}
+
+/// `enum ibv_qp_init_attr_mask`
+const MASK_PD: u32 = 1;
+const MASK_CREATE_FLAGS: u32 = 1 << 2;
+
+own_entry! {
+    /// `verbs_context.create_qp_ex`: as far as it asks for nothing beyond `ibv_create_qp`.
+    fn create_qp_ex(_context: Context, init: Arg<ibv_qp_init_attr_ex>) -> Pointer, *mut ibv_qp {
+        let mut wanted = init.get()?;
+        if wanted.comp_mask & MASK_PD == 0 {
+            return Err(Misuse::invalid("ibv_create_qp_ex: comp_mask must have the PD"));
+        }
+        let flags = if wanted.comp_mask & MASK_CREATE_FLAGS != 0 { wanted.create_flags } else { 0 };
+        if wanted.comp_mask & !(MASK_PD | MASK_CREATE_FLAGS) != 0 || flags != 0 {
+            return Err(Misuse::new(
+                Errno::EOPNOTSUPP,
+                "ibv_create_qp_ex: create flags, extended posting, XRC, RSS and TSO are not done yet",
+            ));
+        }
+        let pd = Handle::<Pd>::from_raw(wanted.pd).mine()?;
+        let qp = create(pd, &ibv_qp_init_attr {
+            qp_context: wanted.qp_context,
+            send_cq: wanted.send_cq,
+            recv_cq: wanted.recv_cq,
+            srq: wanted.srq,
+            cap: wanted.cap,
+            qp_type: wanted.qp_type,
+            sq_sig_all: wanted.sq_sig_all,
+        })?;
+        wanted.cap = c_cap(&qp.cap);
+        init.set(wanted)?;
+        Ok(publish(qp))
+    }
+}
+
+/// `IBV_QPT_RAW_PACKET`
+const RAW_PACKET: c_uint = 8;
+
+fn qp_type(value: c_uint) -> Outcome<QpType> {
+    match value {
+        2 => Ok(QpType::Rc),
+        3 => Ok(QpType::Uc),
+        4 => Ok(QpType::Ud),
+        RAW_PACKET if !may_open_raw_sockets() => Err(Misuse::new(
+            Errno::EPERM,
+            "RAW_PACKET queue pairs need CAP_NET_RAW",
+        )),
+        _ => Err(Misuse::new(
+            Errno::EOPNOTSUPP,
+            "queue pairs are RC, UC or UD for now",
+        )),
+    }
+}
+
+/// The caller has CAP_NET_RAW here.
+fn may_open_raw_sockets() -> bool {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: opened just now.
+    unsafe { libc::close(fd) };
+    true
+}
+
+fn create(pd: &Pd, wanted: &ibv_qp_init_attr) -> Outcome<Box<Qp>> {
+    let qp_type = qp_type(wanted.qp_type)?;
+    let send_cq = Handle::<Cq>::from_raw(wanted.send_cq).mine()?;
+    let recv_cq = Handle::<Cq>::from_raw(wanted.recv_cq).mine()?;
+    let srq = Handle::<Srq>::from_raw(wanted.srq);
+    let srq = if srq.is_null() {
+        None
+    } else {
+        Some(srq.mine()?)
+    };
+    let sq_sig_all = wanted.sq_sig_all != 0;
+    let verbs = pd.verbs.create_qp(&QpCreate {
+        qp_type,
+        send_cq: &send_cq.verbs,
+        recv_cq: &recv_cq.verbs,
+        srq: srq.map(|s| &s.verbs),
+        cap: cap_of(&wanted.cap),
+        sq_sig_all,
+        user: 0,
+    })?;
+    let (_, granted) = verbs.query()?;
+    let head = ibv_qp {
+        context: pd.context(),
+        qp_context: wanted.qp_context,
+        pd: pd.as_ptr(),
+        send_cq: send_cq.as_ptr(),
+        recv_cq: recv_cq.as_ptr(),
+        srq: srq.map_or(core::ptr::null_mut(), Srq::as_ptr),
+        handle: next_handle(),
+        qp_num: verbs.qpn().value(),
+        state: QpState::Reset as c_uint,
+        qp_type: wanted.qp_type,
+        ..ibv_qp::zeroed()
+    };
+    Ok(Box::new(Qp {
+        head: Head::new(head),
+        verbs,
+        qp_type,
+        cap: granted.cap,
+        sq_sig_all,
+    }))
+}
+
+/// Hands the queue pair to C and lets events name it.
+fn publish(qp: Box<Qp>) -> *mut ibv_qp {
+    let p: *mut ibv_qp = give(qp);
+    Handle::<Qp>::from_raw(p)
+        .ours()
+        .verbs
+        .set_user(p.expose_provenance() as u64);
+    p
+}
+
+const fn cap_of(cap: &ibv_qp_cap) -> QpCap {
+    QpCap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+const fn c_cap(cap: &QpCap) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+/// The attributes that the mask names; the others hold whatever the caller left there.
+fn attr_of(a: &ibv_qp_attr, mask: AttrMask) -> Outcome<QpAttr> {
+    let mut out = QpAttr {
+        qkey: QKey(a.qkey),
+        rq_psn: Psn::new(a.rq_psn),
+        sq_psn: Psn::new(a.sq_psn),
+        dest_qp_num: Qpn::new(a.dest_qp_num),
+        cap: cap_of(&a.cap),
+        ah_attr: ah_attr_of(&a.ah_attr),
+        pkey_index: a.pkey_index,
+        en_sqd_async_notify: a.en_sqd_async_notify != 0,
+        max_rd_atomic: a.max_rd_atomic,
+        max_dest_rd_atomic: a.max_dest_rd_atomic,
+        min_rnr_timer: a.min_rnr_timer,
+        port_num: a.port_num,
+        timeout: a.timeout,
+        retry_cnt: a.retry_cnt,
+        rnr_retry: a.rnr_retry,
+        rate_limit: a.rate_limit,
+        ..QpAttr::default()
+    };
+    if mask.contains(AttrMask::STATE) {
+        out.qp_state = state(a.qp_state)?;
+    }
+    if mask.contains(AttrMask::CUR_STATE) {
+        out.cur_qp_state = state(a.cur_qp_state)?;
+    }
+    if mask.contains(AttrMask::PATH_MTU) {
+        out.path_mtu = Mtu::from_verbs(a.path_mtu).ok_or(Misuse::invalid(
+            "ibv_modify_qp: path_mtu is none of IBV_MTU_256 to 4096",
+        ))?;
+    }
+    if mask.contains(AttrMask::PATH_MIG_STATE) {
+        out.path_mig_state = match a.path_mig_state {
+            0 => MigState::Migrated,
+            1 => MigState::Rearm,
+            2 => MigState::Armed,
+            _ => {
+                return Err(Misuse::invalid(
+                    "ibv_modify_qp: unknown path migration state",
+                ));
+            }
+        };
+    }
+    if mask.contains(AttrMask::ACCESS_FLAGS) {
+        out.qp_access_flags = Access::from_bits(a.qp_access_flags)
+            .ok_or(Misuse::invalid("ibv_modify_qp: unknown access flags"))?;
+    }
+    Ok(out)
+}
+
+fn state(value: c_uint) -> Outcome<QpState> {
+    QpState::from_verbs(value).ok_or(Misuse::invalid("ibv_modify_qp: no such queue pair state"))
+}
+
+fn c_attr(a: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
+    ibv_qp_attr {
+        qp_state: a.qp_state as c_uint,
+        cur_qp_state: a.cur_qp_state as c_uint,
+        path_mtu: a.path_mtu as c_uint,
+        path_mig_state: a.path_mig_state as c_uint,
+        qkey: a.qkey.0,
+        rq_psn: a.rq_psn.value(),
+        sq_psn: a.sq_psn.value(),
+        dest_qp_num: a.dest_qp_num.value(),
+        qp_access_flags: a.qp_access_flags.bits(),
+        cap: c_cap(cap),
+        ah_attr: c_ah_attr(&a.ah_attr),
+        pkey_index: a.pkey_index,
+        en_sqd_async_notify: u8::from(a.en_sqd_async_notify),
+        sq_draining: u8::from(a.sq_draining),
+        max_rd_atomic: a.max_rd_atomic,
+        max_dest_rd_atomic: a.max_dest_rd_atomic,
+        min_rnr_timer: a.min_rnr_timer,
+        port_num: a.port_num,
+        timeout: a.timeout,
+        retry_cnt: a.retry_cnt,
+        rnr_retry: a.rnr_retry,
+        rate_limit: a.rate_limit,
+        ..ibv_qp_attr::zeroed()
+    }
+}

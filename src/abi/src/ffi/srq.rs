@@ -1,0 +1,93 @@
+//! Shared receive queues, of the basic type. XRC and tag matching come later: their slot in the
+//! context is empty, and the headers answer EOPNOTSUPP.
+
+use core::ffi::c_int;
+
+use rocebud_objects::{Misuse, SrqAttr};
+
+use super::boundary::Arg;
+use super::handle::{Handle, Head, Object, give};
+use super::memory::{Pd, next_handle};
+use super::types::{Plain, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
+
+/// A shared receive queue of ours.
+#[repr(C)]
+pub(crate) struct Srq {
+    head: Head<ibv_srq>,
+    pub(crate) verbs: rocebud_verbs::Srq,
+    /// Granted entries of a receive's scatter list.
+    pub(crate) max_sge: u32,
+}
+
+impl Object for Srq {
+    const DEPTH: usize = 2;
+}
+
+impl Srq {
+    /// The address that C knows the SRQ by.
+    pub(crate) const fn as_ptr(&self) -> *mut ibv_srq {
+        self.head.as_ptr()
+    }
+}
+
+/// `IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT`
+const ATTR_MASK: u32 = 3;
+
+c_api! {
+    /// `ibv_create_srq`: the sizes granted are written back.
+    fn ibv_create_srq(pd: Pd, init: Arg<ibv_srq_init_attr>) -> Pointer, *mut ibv_srq {
+        let mut wanted = init.get()?;
+        let verbs = pd.verbs.create_srq(&attr_of(&wanted.attr), 0)?;
+        let granted = verbs.query()?;
+        wanted.attr.max_wr = granted.max_wr;
+        wanted.attr.max_sge = granted.max_sge;
+        init.set(wanted)?;
+        let head = ibv_srq {
+            context: pd.context(),
+            srq_context: wanted.srq_context,
+            pd: pd.as_ptr(),
+            handle: next_handle(),
+            ..ibv_srq::zeroed()
+        };
+        let max_sge = granted.max_sge;
+        let srq: *mut ibv_srq = give(Box::new(Srq { head: Head::new(head), verbs, max_sge }));
+        let object = Handle::<Srq>::from_raw(srq).ours();
+        object.verbs.set_user(srq.expose_provenance() as u64);
+        Ok(srq)
+    }
+
+    /// `ibv_modify_srq`
+    fn ibv_modify_srq(srq: Srq, attr: Arg<ibv_srq_attr>, mask: c_int) -> ErrnoCode, () {
+        let mask = mask.cast_unsigned();
+        if mask & !ATTR_MASK != 0 {
+            return Err(Misuse::invalid("ibv_modify_srq: unknown bits in the attribute mask"));
+        }
+        srq.verbs.modify(&attr_of(&attr.get()?), mask)
+    }
+
+    /// `ibv_query_srq`
+    fn ibv_query_srq(srq: Srq, attr: Arg<ibv_srq_attr>) -> ErrnoCode, () {
+        let now = srq.verbs.query()?;
+        attr.set(ibv_srq_attr {
+            max_wr: now.max_wr,
+            max_sge: now.max_sge,
+            srq_limit: now.srq_limit,
+        })
+    }
+
+    /// `ibv_destroy_srq`: EBUSY while a QP uses it; waits until every event that was taken is
+    /// acknowledged.
+    fn ibv_destroy_srq(srq: Srq) -> ErrnoCode, () {
+        srq.verbs.destroy()?;
+        drop(Handle::<Srq>::from_raw(srq.as_ptr()).reclaim());
+        Ok(())
+    }
+}
+
+const fn attr_of(attr: &ibv_srq_attr) -> SrqAttr {
+    SrqAttr {
+        max_wr: attr.max_wr,
+        max_sge: attr.max_sge,
+        srq_limit: attr.srq_limit,
+    }
+}
