@@ -2,16 +2,24 @@
 //!
 //! Proof: tests/abi/shim.sh runs them under real programs, with and without the variable.
 
+use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::map::{PATH_MAX, is_redirected, join};
 
-/// The tree's root, copied once at load: `ROOT_LEN` bytes of `ROOT` are valid.
-static mut ROOT: [u8; ROOT_MAX] = [0; ROOT_MAX];
 /// Longest root that is followed; leaves room for the longest path in the tree.
 const ROOT_MAX: usize = 1024;
+
+/// The tree's root, copied once at load.
+struct Root(UnsafeCell<[u8; ROOT_MAX]>);
+
+// SAFETY: written once by `init`, before the program's first thread can exist, and only read
+// after that.
+unsafe impl Sync for Root {}
+
+static ROOT: Root = Root(UnsafeCell::new([0; ROOT_MAX]));
 /// 0 = no tree: pass everything through.
 static ROOT_LEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -31,16 +39,24 @@ extern "C" fn init() {
     if value.first() != Some(&b'/') || value.len() > ROOT_MAX {
         return;
     }
-    // SAFETY: no other thread runs yet; the length was checked against the array.
-    unsafe { ptr::copy_nonoverlapping(value.as_ptr(), (&raw mut ROOT).cast(), value.len()) };
+    // SAFETY: no other thread runs yet, and nobody else holds a reference to the array.
+    let root = unsafe { &mut *ROOT.0.get() };
+    root[..value.len()].copy_from_slice(value);
     ROOT_LEN.store(value.len(), Ordering::Release);
 }
 
 /// The root of the tree, empty without one.
 fn root() -> &'static [u8] {
     let len = ROOT_LEN.load(Ordering::Acquire);
-    // SAFETY: `len` bytes were written before the store that published them, and never again.
-    unsafe { core::slice::from_raw_parts((&raw const ROOT).cast(), len) }
+    // SAFETY: written before the store that published the length, and never again.
+    let root: &[u8; ROOT_MAX] = unsafe { &*ROOT.0.get() };
+    root.get(..len).unwrap_or_default()
+}
+
+/// The calling thread's errno.
+fn errno() -> *mut c_int {
+    // SAFETY: always gives the calling thread's own int.
+    unsafe { libc::__errno_location() }
 }
 
 /// Calls `call` with the path in the tree, and with the path itself when it is not one of ours
@@ -54,8 +70,9 @@ fn redirect<R: Copy>(
     if root.is_empty() || path.is_null() {
         return call(path);
     }
-    // SAFETY: the bytes of the caller's string are read one by one up to its NUL.
-    if !is_redirected(|i| unsafe { path.add(i).cast::<u8>().read() }) {
+    let byte = |i| path.cast::<u8>().wrapping_add(i);
+    // SAFETY: the bytes of the caller's string are read one by one, none after its NUL.
+    if !is_redirected(|i| unsafe { byte(i).read() }) {
         return call(path);
     }
     let mut buf = [0; PATH_MAX];
@@ -65,7 +82,7 @@ fn redirect<R: Copy>(
     }
     let answer = call(buf.as_ptr().cast());
     // SAFETY: errno belongs to this thread.
-    if failed(answer) && unsafe { *libc::__errno_location() } == libc::ENOENT {
+    if failed(answer) && unsafe { errno().read() } == libc::ENOENT {
         return call(path);
     }
     answer
@@ -116,7 +133,7 @@ macro_rules! interpose {
             );
             let Some(next) = NEXT.get() else {
                 // SAFETY: errno belongs to this thread.
-                unsafe { *libc::__errno_location() = libc::ENOSYS };
+                unsafe { errno().write(libc::ENOSYS) };
                 return $bad;
             };
             // SAFETY: the C library's function of this name has this type.

@@ -132,17 +132,17 @@ fn way_back(
             "the datagram came by multicast: its destination is no address to answer from",
         ));
     }
-    let table = context.gid_table()?;
+    let table = context.gid_table();
     let own = table
         .iter()
-        .find(|e| e.port == u32::from(port) && e.gid == header.destination)
+        .find(|e| e.port_num == u32::from(port) && e.gid == header.destination)
         .ok_or(Misuse::new(
             Errno::ENODATA,
             "the datagram's destination address has left the GID table",
         ))?;
     attr.is_global = 1;
     attr.grh.dgid = ibv_gid(header.source.0);
-    attr.grh.sgid_index = u8::try_from(own.index)
+    attr.grh.sgid_index = u8::try_from(own.gid_index)
         .map_err(|_| Misuse::invalid("the GID index does not fit an address handle"))?;
     attr.grh.flow_label = header.flow_label;
     attr.grh.traffic_class = header.traffic_class;

@@ -13,7 +13,7 @@ use super::handle::{Handle, Head, Object, give};
 use super::not_yet;
 use super::post;
 use super::qp::{self, Qp};
-use super::srq::Srq;
+use super::srq::{self, Srq};
 use super::types::{
     Plain, ibv_context, ibv_context_ops, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr,
     ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_wc, verbs_context,
@@ -42,13 +42,14 @@ c_api! {
     /// `ibv_open_device`
     fn ibv_open_device(device: Device) -> Pointer, *mut ibv_context {
         let verbs = device.verbs().open()?;
-        let attr = verbs.query_device()?;
+        let attr = verbs.query_device();
         let mut head = verbs_context::zeroed();
         head.sz = size_of::<verbs_context>();
         head.query_port = slot!(query_port_sized,
             fn(Handle<Context>, u8, Arg<ibv_port_attr>, usize) -> c_int);
         head.query_device_ex = slot!(query_device_ex,
             fn(Handle<Context>, Arg<u32>, Arg<ibv_device_attr_ex>, usize) -> c_int);
+        head.get_srq_num = slot!(srq::get_srq_num, fn(Handle<Srq>, Arg<u32>) -> c_int);
         head.create_qp_ex = slot!(qp::create_qp_ex,
             fn(Handle<Context>, Arg<ibv_qp_init_attr_ex>) -> *mut ibv_qp);
         head.context = ibv_context {
@@ -67,7 +68,7 @@ c_api! {
     fn ibv_close_device(context: Context) -> MinusOne, c_int {
         let handle = Handle::<Context>::from_raw(context.as_ptr());
         let command_fd = context.head.get().context.cmd_fd;
-        context.verbs.close()?;
+        context.verbs.close();
         drop(handle.reclaim());
         // SAFETY: opened by command_fd() for this context alone.
         unsafe { libc::close(command_fd) };
@@ -76,7 +77,7 @@ c_api! {
 
     /// `ibv_query_device`
     fn ibv_query_device(context: Context, attr: Arg<ibv_device_attr>) -> ErrnoCode, () {
-        attr.set(device_attr(&context.verbs)?)
+        attr.set(device_attr(&context.verbs))
     }
 
     /// `ibv_query_port`: writes only the structure as it was before it grew (48 bytes).
@@ -106,7 +107,7 @@ own_entry! {
         if room < offset_of!(ibv_device_attr_ex, odp_caps) {
             return Err(Misuse::invalid("ibv_query_device_ex: the structure is too small"));
         }
-        let orig_attr = device_attr(&context.verbs)?;
+        let orig_attr = device_attr(&context.verbs);
         let full = ibv_device_attr_ex {
             orig_attr,
             device_cap_flags_ex: u64::from(orig_attr.device_cap_flags),
@@ -161,19 +162,23 @@ fn int(value: u32) -> c_int {
     c_int::try_from(value).unwrap_or(c_int::MAX)
 }
 
-fn device_attr(verbs: &rocebud_verbs::Context) -> Result<ibv_device_attr, Misuse> {
-    let a = verbs.query_device()?;
+fn device_attr(verbs: &rocebud_verbs::Context) -> ibv_device_attr {
+    let a = verbs.query_device();
     let mut attr = ibv_device_attr {
+        fw_ver: [0; 64],
         node_guid: a.node_guid.to_be(),
-        sys_image_guid: a.node_guid.to_be(),
+        sys_image_guid: a.sys_image_guid.to_be(),
         max_mr_size: a.max_mr_size,
         page_size_cap: a.page_size_cap,
         vendor_id: a.vendor_id,
         vendor_part_id: a.vendor_part_id,
         hw_ver: a.hw_ver,
+        device_cap_flags: a.device_cap_flags,
+        max_pkeys: a.max_pkeys,
+        local_ca_ack_delay: a.local_ca_ack_delay,
+        phys_port_cnt: a.phys_port_cnt,
         max_qp: int(a.max_qp),
         max_qp_wr: int(a.max_qp_wr),
-        device_cap_flags: a.device_cap_flags,
         max_sge: int(a.max_sge),
         max_sge_rd: int(a.max_sge_rd),
         max_cq: int(a.max_cq),
@@ -181,35 +186,35 @@ fn device_attr(verbs: &rocebud_verbs::Context) -> Result<ibv_device_attr, Misuse
         max_mr: int(a.max_mr),
         max_pd: int(a.max_pd),
         max_qp_rd_atom: int(a.max_qp_rd_atom),
+        max_ee_rd_atom: int(a.max_ee_rd_atom),
         max_res_rd_atom: int(a.max_res_rd_atom),
         max_qp_init_rd_atom: int(a.max_qp_init_rd_atom),
-        atomic_cap: int(a.atomic_cap),
+        max_ee_init_rd_atom: int(a.max_ee_init_rd_atom),
+        max_ee: int(a.max_ee),
+        max_rdd: int(a.max_rdd),
+        max_mw: int(a.max_mw),
+        max_raw_ipv6_qp: int(a.max_raw_ipv6_qp),
+        max_raw_ethy_qp: int(a.max_raw_ethy_qp),
         max_mcast_grp: int(a.max_mcast_grp),
         max_mcast_qp_attach: int(a.max_mcast_qp_attach),
         max_total_mcast_qp_attach: int(a.max_total_mcast_qp_attach),
         max_ah: int(a.max_ah),
+        max_fmr: int(a.max_fmr),
+        max_map_per_fmr: int(a.max_map_per_fmr),
         max_srq: int(a.max_srq),
         max_srq_wr: int(a.max_srq_wr),
         max_srq_sge: int(a.max_srq_sge),
-        max_pkeys: a.max_pkeys,
-        local_ca_ack_delay: a.local_ca_ack_delay,
-        phys_port_cnt: a.phys_port_cnt,
-        ..ibv_device_attr::zeroed()
+        atomic_cap: int(a.atomic_cap as u32),
     };
-    put(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
-    Ok(attr)
+    put(&mut attr.fw_ver, &a.fw_ver);
+    attr
 }
-
-/// `IBV_LINK_LAYER_ETHERNET`
-const LINK_LAYER_ETHERNET: u8 = 2;
-/// `IBV_QPF_GRH_REQUIRED`: RoCE has no LIDs to address by.
-const GRH_REQUIRED: u8 = 1;
 
 fn port_attr(verbs: &rocebud_verbs::Context, port: u8) -> Result<ibv_port_attr, Misuse> {
     let a = verbs.query_port(port)?;
     let mtu = |m: Mtu| m as c_int;
     Ok(ibv_port_attr {
-        state: int(a.state),
+        state: int(a.state as u32),
         max_mtu: mtu(a.max_mtu),
         active_mtu: mtu(a.active_mtu),
         gid_tbl_len: int(a.gid_tbl_len),
@@ -218,13 +223,19 @@ fn port_attr(verbs: &rocebud_verbs::Context, port: u8) -> Result<ibv_port_attr, 
         bad_pkey_cntr: a.bad_pkey_cntr,
         qkey_viol_cntr: a.qkey_viol_cntr,
         pkey_tbl_len: a.pkey_tbl_len,
-        max_vl_num: 1,
+        lid: a.lid,
+        sm_lid: a.sm_lid,
+        lmc: a.lmc,
+        max_vl_num: a.max_vl_num,
+        sm_sl: a.sm_sl,
+        subnet_timeout: a.subnet_timeout,
+        init_type_reply: a.init_type_reply,
         active_width: a.active_width,
         active_speed: a.active_speed,
         phys_state: a.phys_state,
-        link_layer: LINK_LAYER_ETHERNET,
-        flags: GRH_REQUIRED,
-        active_speed_ex: u32::from(a.active_speed),
-        ..ibv_port_attr::zeroed()
+        link_layer: a.link_layer,
+        flags: a.flags,
+        port_cap_flags2: a.port_cap_flags2,
+        active_speed_ex: a.active_speed_ex,
     })
 }

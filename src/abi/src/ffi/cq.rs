@@ -8,7 +8,7 @@ use super::boundary::Arg;
 use super::context::Context;
 use super::handle::{Handle, Head, Object, give};
 use super::memory::next_handle;
-use super::types::{Plain, ibv_comp_channel, ibv_cq, ibv_wc};
+use super::types::{Plain, ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 
 /// A completion queue of ours.
 #[repr(C)]
@@ -22,6 +22,11 @@ impl Object for Cq {
 }
 
 impl Cq {
+    /// The context that it belongs to.
+    pub(crate) fn context(&self) -> *mut ibv_context {
+        self.head.get().context
+    }
+
     /// The address that C knows the CQ by.
     pub(crate) const fn as_ptr(&self) -> *mut ibv_cq {
         self.head.as_ptr()
@@ -110,7 +115,7 @@ c_api! {
         channel: CompChannel, cq: Arg<*mut ibv_cq>, cq_context: Arg<*mut c_void>,
     ) -> MinusOne, c_int {
         let found = channel.verbs.get_event()?;
-        let p: *mut ibv_cq = core::ptr::with_exposed_provenance_mut(found.user() as usize);
+        let p: *mut ibv_cq = core::ptr::with_exposed_provenance_mut(found.user as usize);
         if p.is_null() {
             return Err(Misuse::new(Errno::EIO, "the event's CQ has gone"));
         }

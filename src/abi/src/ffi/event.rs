@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use rocebud_objects::EventKind;
-use rocebud_verbs::Element;
+use rocebud_verbs::{AsyncElement, AsyncEventOut};
 
 use super::boundary::{Arg, Silent, enter};
 use super::context::Context;
@@ -11,7 +11,7 @@ use super::cq::Cq;
 use super::handle::{Handle, Object, Owner};
 use super::qp::Qp;
 use super::srq::Srq;
-use super::types::ibv_async_event;
+use super::types::{ibv_async_event, ibv_context};
 
 c_api! {
     /// `ibv_get_async_event`: blocks, unless the context's descriptor says otherwise (EAGAIN).
@@ -19,52 +19,84 @@ c_api! {
         let out = context.verbs.next_async_event()?;
         let object = |user: u64| core::ptr::with_exposed_provenance_mut(user as usize);
         let element: *mut c_void = match out.element {
-            Element::Cq(cq) => object(cq.user()),
-            Element::Qp(qp) => object(qp.user()),
-            Element::Srq(srq) => object(srq.user()),
-            Element::Port(port) => core::ptr::without_provenance_mut(usize::from(port)),
-            Element::Device => core::ptr::null_mut(),
+            AsyncElement::Cq { user } | AsyncElement::Qp { user, .. } | AsyncElement::Srq { user } => {
+                object(user)
+            }
+            AsyncElement::Port(port) => core::ptr::without_provenance_mut(usize::from(port)),
+            AsyncElement::Device => core::ptr::null_mut(),
         };
         event.set(ibv_async_event { element, event_type: out.kind as c_uint })?;
         Ok(0)
     }
 }
 
-/// `IBV_EVENT_PATH_MIG`, `IBV_EVENT_PATH_MIG_ERR` and `IBV_EVENT_WQ_FATAL`: only real devices
-/// raise them.
-const PATH_MIG: c_uint = 6;
-const PATH_MIG_ERR: c_uint = 7;
-const WQ_FATAL: c_uint = 19;
+/// Which object an event's element points to.
+enum About {
+    Cq,
+    Qp,
+    Srq,
+    /// Ports and devices: nobody waits for an acknowledgement.
+    Nobody,
+}
 
-/// `ibv_ack_async_event`: who waits in a destroy call may go on. Events of ports and devices
-/// need no acknowledgement.
+/// By `enum ibv_event_type`; path migration and WQ events come from real devices alone.
+fn about(event_type: c_uint) -> About {
+    match event_type {
+        0 => About::Cq,
+        1..=7 | 16 | 19 => About::Qp,
+        14 | 15 => About::Srq,
+        _ => About::Nobody,
+    }
+}
+
+/// `ibv_ack_async_event`: who waits in a destroy call may go on.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_ack_async_event(event: Arg<ibv_async_event>) {
-    const CQ_ERR: c_uint = EventKind::CqErr as c_uint;
-    const SRQ_ERR: c_uint = EventKind::SrqErr as c_uint;
-    const SRQ_LIMIT: c_uint = EventKind::SrqLimitReached as c_uint;
-    const QP_FATAL: c_uint = EventKind::QpFatal as c_uint;
-    const SQ_DRAINED: c_uint = EventKind::SqDrained as c_uint;
-    const LAST_WQE: c_uint = EventKind::QpLastWqeReached as c_uint;
     enter::<Silent, ()>(|| {
         let e = event.get()?;
-        match e.event_type {
-            CQ_ERR => ack::<Cq>(e.element, event, |cq| cq.verbs.ack_async_event()),
-            SRQ_ERR | SRQ_LIMIT => ack::<Srq>(e.element, event, |s| s.verbs.ack_async_event()),
-            QP_FATAL..=SQ_DRAINED | LAST_WQE => {
-                ack::<Qp>(e.element, event, |qp| qp.verbs.ack_async_event());
-            }
-            PATH_MIG | PATH_MIG_ERR | WQ_FATAL => ack::<Qp>(e.element, event, |_| {}),
-            _ => {}
+        match about(e.event_type) {
+            About::Cq => ack::<Cq>(&e, event, |cq| {
+                (
+                    cq.context(),
+                    AsyncElement::Cq {
+                        user: cq.verbs.user(),
+                    },
+                )
+            }),
+            About::Qp => ack::<Qp>(&e, event, |qp| {
+                let (qpn, user) = (qp.verbs.qpn(), qp.verbs.user());
+                (qp.context(), AsyncElement::Qp { qpn, user })
+            }),
+            About::Srq => ack::<Srq>(&e, event, |srq| {
+                (
+                    srq.context(),
+                    AsyncElement::Srq {
+                        user: srq.verbs.user(),
+                    },
+                )
+            }),
+            About::Nobody => {}
         }
         Ok(())
     });
 }
 
 /// Acknowledges to the object's owner.
-fn ack<T: Object>(element: *mut c_void, event: Arg<ibv_async_event>, ours: impl FnOnce(&T)) {
-    match Handle::<T>::from_raw(element).owner() {
-        Ok(Owner::Us(object)) => ours(object),
+fn ack<T: Object>(
+    e: &ibv_async_event,
+    event: Arg<ibv_async_event>,
+    describe: impl FnOnce(&T) -> (*mut ibv_context, AsyncElement),
+) {
+    match Handle::<T>::from_raw(e.element).owner() {
+        Ok(Owner::Us(object)) => {
+            let (context, element) = describe(object);
+            if let Some(kind) = kind(e.event_type) {
+                let context = Handle::<Context>::from_raw(context).ours();
+                context
+                    .verbs
+                    .ack_async_event(&AsyncEventOut { kind, element });
+            }
+        }
         Ok(Owner::Them(library)) => {
             if let Some(f) = library.symbol(c"ibv_ack_async_event") {
                 // SAFETY: the real library's function has this type.
@@ -74,4 +106,20 @@ fn ack<T: Object>(element: *mut c_void, event: Arg<ibv_async_event>, ours: impl 
         }
         Err(_) => {}
     }
+}
+
+/// The events of ours that need an acknowledgement.
+fn kind(event_type: c_uint) -> Option<EventKind> {
+    const KINDS: [EventKind; 9] = [
+        EventKind::CqErr,
+        EventKind::QpFatal,
+        EventKind::QpReqErr,
+        EventKind::QpAccessErr,
+        EventKind::CommEst,
+        EventKind::SqDrained,
+        EventKind::SrqErr,
+        EventKind::SrqLimitReached,
+        EventKind::QpLastWqeReached,
+    ];
+    KINDS.into_iter().find(|k| *k as c_uint == event_type)
 }

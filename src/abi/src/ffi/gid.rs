@@ -29,7 +29,7 @@ c_api! {
         if flags != 0 {
             return Err(FLAGS);
         }
-        let found = context.verbs.query_gid_entry(port_number(port)?, index)?;
+        let found = context.verbs.query_gid_entry(port, index)?;
         if found.gid == Gid::ZERO {
             return Err(EMPTY);
         }
@@ -44,7 +44,7 @@ c_api! {
         if flags != 0 {
             return Err(FLAGS);
         }
-        let table = context.verbs.gid_table()?;
+        let table = context.verbs.gid_table();
         if table.len() > max || (entries.is_null() && !table.is_empty()) {
             return Err(Misuse::invalid("ibv_query_gid_table: no room for all entries"));
         }
@@ -88,15 +88,11 @@ fn table_index(index: c_int) -> Outcome<u32> {
     u32::try_from(index).map_err(|_| Misuse::invalid("a table index is negative"))
 }
 
-fn port_number(port: u32) -> Outcome<u8> {
-    u8::try_from(port).map_err(|_| Misuse::invalid("no such port; rocebud devices have port 1"))
-}
-
 fn c_entry(e: &rocebud_verbs::GidTableEntry) -> ibv_gid_entry {
     ibv_gid_entry {
         gid: ibv_gid(e.gid.0),
-        gid_index: e.index,
-        port_num: u32::from(e.port),
+        gid_index: e.gid_index,
+        port_num: e.port_num,
         gid_type: e.gid_type,
         ndev_ifindex: e.ndev_ifindex,
     }

@@ -152,10 +152,6 @@ not_yet! {
     ibv_import_dm: Null EOPNOTSUPP Context;
     ibv_unimport_dm: Zero EOPNOTSUPP Object;
 
-    // Multicast.
-    ibv_attach_mcast: Code EOPNOTSUPP Object;
-    ibv_detach_mcast: Code EOPNOTSUPP Object;
-
     // Enhanced connection establishment; data-in-order is "not promised".
     ibv_set_ece: Code EOPNOTSUPP Object;
     ibv_query_ece: Code EOPNOTSUPP Object;

@@ -1,11 +1,13 @@
 //! The data path from C: work requests of verbs.h become those of the layers below, one by one;
 //! the first bad one ends the list, and `bad_wr` names it. What was posted before stays posted.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_uint};
 
 use rocebud_objects::{
     Misuse, Payload, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, UdAddress,
 };
+use rocebud_verbs::PostError;
 use rocebud_wire::{LKey, QKey, Qpn, RKey};
 
 use super::ah::Ah;
@@ -21,15 +23,11 @@ pub(crate) extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad: Arg<*mut ibv_send_wr>,
 ) -> c_int {
-    post_list(
-        wr,
-        bad,
-        |w: &ibv_send_wr| w.next,
-        |w| {
-            let qp = qp.ours();
-            qp.verbs.post_send(send_wr(qp, w)?)
-        },
-    )
+    let walk = Walk::new(wr, |w| w.next);
+    walk.post(bad, || {
+        let qp = qp.ours();
+        qp.verbs.post_send_list(walk.map(|w| send_wr(qp, w)))
+    })
 }
 
 /// `ibv_context.ops.post_recv`
@@ -38,15 +36,12 @@ pub(crate) extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: Arg<*mut ibv_recv_wr>,
 ) -> c_int {
-    post_list(
-        wr,
-        bad,
-        |w: &ibv_recv_wr| w.next,
-        |w| {
-            let qp = qp.ours();
-            qp.verbs.post_recv(recv_wr(w, qp.cap.max_recv_sge)?)
-        },
-    )
+    let walk = Walk::new(wr, |w| w.next);
+    walk.post(bad, || {
+        let qp = qp.ours();
+        qp.verbs
+            .post_recv_list(walk.map(|w| recv_wr(w, qp.cap.max_recv_sge)))
+    })
 }
 
 /// `ibv_context.ops.post_srq_recv`
@@ -55,42 +50,75 @@ pub(crate) extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad: Arg<*mut ibv_recv_wr>,
 ) -> c_int {
-    post_list(
-        wr,
-        bad,
-        |w: &ibv_recv_wr| w.next,
-        |w| {
-            let srq = srq.ours();
-            srq.verbs.post_recv(recv_wr(w, srq.max_sge)?)
-        },
-    )
+    let walk = Walk::new(wr, |w| w.next);
+    walk.post(bad, || {
+        let srq = srq.ours();
+        srq.verbs
+            .post_recv_list(walk.map(|w| recv_wr(w, srq.max_sge)))
+    })
 }
 
-/// Walks a list of work requests. On a failure, a panic of ours included, `bad` gets the request
-/// that was being posted. EINVAL for an empty list or no place for `bad_wr`.
-#[inline]
-fn post_list<W: Copy>(
+/// A walk along a list of work requests.
+struct Walk<W> {
     first: *mut W,
-    bad: Arg<*mut W>,
-    next: impl Fn(&W) -> *mut W,
-    post: impl Fn(&W) -> Outcome<()>,
-) -> c_int {
-    let at = core::cell::Cell::new(first);
-    let code = enter::<ErrnoCode, ()>(|| {
-        if first.is_null() || bad.is_null() {
-            return Err(Misuse::invalid("posting: wr and bad_wr must not be NULL"));
+    next: fn(&W) -> *mut W,
+    /// The request that was given out last.
+    at: Cell<*mut W>,
+}
+
+impl<W: Copy> Walk<W> {
+    const fn new(first: *mut W, next: fn(&W) -> *mut W) -> Self {
+        Self {
+            first,
+            next,
+            at: Cell::new(first),
         }
-        while !at.get().is_null() {
-            let wr = Arg::from_raw(at.get()).get()?;
-            post(&wr)?;
-            at.set(next(&wr));
-        }
-        Ok(())
-    });
-    if code != 0 {
-        bad.set_if_wanted(at.get());
     }
-    code
+
+    /// Posts by `post`; when it fails, `bad` gets the request that was refused, after a panic of
+    /// ours the one that was looked at. EINVAL for an empty list or no place for `bad_wr`.
+    #[inline]
+    fn post(&self, bad: Arg<*mut W>, post: impl FnOnce() -> Result<(), PostError>) -> c_int {
+        let code = enter::<ErrnoCode, ()>(|| {
+            if self.first.is_null() || bad.is_null() {
+                return Err(Misuse::invalid("posting: wr and bad_wr must not be NULL"));
+            }
+            post().map_err(|e| {
+                self.at.set(self.nth(e.posted));
+                e.misuse
+            })
+        });
+        if code != 0 {
+            bad.set_if_wanted(self.at.get());
+        }
+        code
+    }
+
+    fn nth(&self, n: usize) -> *mut W {
+        let mut at = self.first;
+        for _ in 0..n {
+            match Arg::from_raw(at).get() {
+                Ok(wr) => at = (self.next)(&wr),
+                Err(_) => break,
+            }
+        }
+        at
+    }
+
+    /// The requests of the list, translated one by one as they are asked for.
+    #[inline]
+    fn map<'a, T>(
+        &'a self,
+        translate: impl Fn(&W) -> Outcome<T> + 'a,
+    ) -> impl Iterator<Item = Outcome<T>> + 'a {
+        let mut coming = self.first;
+        core::iter::from_fn(move || {
+            let wr = Arg::from_raw(coming).get().ok()?;
+            self.at.set(coming);
+            coming = (self.next)(&wr);
+            Some(translate(&wr))
+        })
+    }
 }
 
 const TOO_MANY_SGES: Misuse =
@@ -139,7 +167,7 @@ fn send_wr(qp: &Qp, wr: &ibv_send_wr) -> Outcome<SendWr> {
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
     let op = operation(wr)?;
     let payload = if flags.contains(SendFlags::INLINE) {
-        inline(list, &op, qp.cap.max_inline_data)?
+        inline(qp, list, &op)?
     } else {
         Payload::Sges(sge_list(list))
     };
@@ -168,9 +196,9 @@ fn datagram_address(wr: &ibv_send_wr) -> Outcome<UdAddress> {
     })
 }
 
-/// Copies the pieces at once: the caller may reuse them when the post returns. Keys are ignored.
-/// The sum is taken in 64 bits and compared before anything is copied.
-fn inline(list: &[ibv_sge], op: &SendOp, max: u32) -> Outcome<Payload> {
+/// Copies the pieces at once: the caller may reuse them when the post returns. Keys are ignored;
+/// the sum is taken in 64 bits and compared before anything is copied.
+fn inline(qp: &Qp, list: &[ibv_sge], op: &SendOp) -> Outcome<Payload> {
     if matches!(
         op,
         SendOp::Read { .. } | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }
@@ -179,20 +207,7 @@ fn inline(list: &[ibv_sge], op: &SendOp, max: u32) -> Outcome<Payload> {
             "READ and atomics fetch data: they cannot be inline",
         ));
     }
-    let total: u64 = list.iter().map(|s| u64::from(s.length)).sum();
-    if total > u64::from(max) {
-        return Err(Misuse::invalid(
-            "inline data is longer than the queue's max_inline_data",
-        ));
-    }
-    let mut data = Vec::with_capacity(usize::try_from(total).unwrap_or(0));
-    for piece in list.iter().filter(|s| s.length > 0) {
-        let from: *const u8 = core::ptr::with_exposed_provenance(piece.addr as usize);
-        // SAFETY: verbs.h: inline pieces are readable memory of the caller during the call.
-        let bytes = unsafe { core::slice::from_raw_parts(from, piece.length as usize) };
-        data.extend_from_slice(bytes);
-    }
-    Ok(Payload::Inline(data.into_boxed_slice()))
+    qp.verbs.gather_inline(&sge_list(list))
 }
 
 /// `enum ibv_wr_opcode`. Windows, TSO and drivers' own opcodes are not posted this way yet.

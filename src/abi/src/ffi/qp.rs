@@ -6,7 +6,7 @@ use rocebud_objects::{
     Access, AttrMask, Errno, MigState, Misuse, QpAttr, QpCap, QpInit, QpState, QpType,
 };
 use rocebud_verbs::QpCreate;
-use rocebud_wire::{Mtu, Psn, QKey, Qpn};
+use rocebud_wire::{Gid, Mtu, Psn, QKey, Qpn};
 
 use super::ah::{ah_attr_of, c_ah_attr};
 use super::boundary::{Arg, Outcome};
@@ -15,7 +15,9 @@ use super::cq::Cq;
 use super::handle::{Handle, Head, Object, give};
 use super::memory::{Pd, next_handle};
 use super::srq::Srq;
-use super::types::{Plain, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex};
+use super::types::{
+    Plain, ibv_context, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+};
 
 /// A queue pair of ours.
 #[repr(C)]
@@ -31,6 +33,13 @@ pub(crate) struct Qp {
 
 impl Object for Qp {
     const DEPTH: usize = 2;
+}
+
+impl Qp {
+    /// The context that it belongs to.
+    pub(crate) fn context(&self) -> *mut ibv_context {
+        self.head.get().context
+    }
 }
 
 c_api! {
@@ -75,6 +84,16 @@ c_api! {
             qp.head.update(|h| h.state = now.qp_state as c_uint);
         }
         Ok(())
+    }
+
+    /// `ibv_attach_mcast`: datagrams to the group arrive here too. The LID means nothing in RoCE.
+    fn ibv_attach_mcast(qp: Qp, group: Arg<[u8; 16]>, _lid: u16) -> ErrnoCode, () {
+        qp.verbs.attach_mcast(Gid(group.get()?))
+    }
+
+    /// `ibv_detach_mcast`
+    fn ibv_detach_mcast(qp: Qp, group: Arg<[u8; 16]>, _lid: u16) -> ErrnoCode, () {
+        qp.verbs.detach_mcast(Gid(group.get()?))
     }
 
     /// `ibv_destroy_qp`: waits until every event that was taken is acknowledged.
@@ -163,14 +182,14 @@ fn create(pd: &Pd, wanted: &ibv_qp_init_attr) -> Outcome<Box<Qp>> {
     let sq_sig_all = wanted.sq_sig_all != 0;
     let verbs = pd.verbs.create_qp(&QpCreate {
         qp_type,
-        send_cq: &send_cq.verbs,
-        recv_cq: &recv_cq.verbs,
-        srq: srq.map(|s| &s.verbs),
+        send_cq: send_cq.verbs.clone(),
+        recv_cq: recv_cq.verbs.clone(),
+        srq: srq.map(|s| s.verbs.clone()),
         cap: cap_of(&wanted.cap),
         sq_sig_all,
         user: 0,
     })?;
-    let (_, granted) = verbs.query()?;
+    let cap = verbs.cap();
     let head = ibv_qp {
         context: pd.context(),
         qp_context: wanted.qp_context,
@@ -188,7 +207,7 @@ fn create(pd: &Pd, wanted: &ibv_qp_init_attr) -> Outcome<Box<Qp>> {
         head: Head::new(head),
         verbs,
         qp_type,
-        cap: granted.cap,
+        cap,
         sq_sig_all,
     }))
 }

@@ -4,11 +4,12 @@
 use core::ffi::c_int;
 
 use rocebud_objects::{Misuse, SrqAttr};
+use rocebud_verbs::SrqMask;
 
 use super::boundary::Arg;
 use super::handle::{Handle, Head, Object, give};
 use super::memory::{Pd, next_handle};
-use super::types::{Plain, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
+use super::types::{Plain, ibv_context, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 
 /// A shared receive queue of ours.
 #[repr(C)]
@@ -24,14 +25,16 @@ impl Object for Srq {
 }
 
 impl Srq {
+    /// The context that it belongs to.
+    pub(crate) fn context(&self) -> *mut ibv_context {
+        self.head.get().context
+    }
+
     /// The address that C knows the SRQ by.
     pub(crate) const fn as_ptr(&self) -> *mut ibv_srq {
         self.head.as_ptr()
     }
 }
-
-/// `IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT`
-const ATTR_MASK: u32 = 3;
 
 c_api! {
     /// `ibv_create_srq`: the sizes granted are written back.
@@ -58,10 +61,8 @@ c_api! {
 
     /// `ibv_modify_srq`
     fn ibv_modify_srq(srq: Srq, attr: Arg<ibv_srq_attr>, mask: c_int) -> ErrnoCode, () {
-        let mask = mask.cast_unsigned();
-        if mask & !ATTR_MASK != 0 {
-            return Err(Misuse::invalid("ibv_modify_srq: unknown bits in the attribute mask"));
-        }
+        let mask = SrqMask::from_bits(mask.cast_unsigned())
+            .ok_or(Misuse::invalid("ibv_modify_srq: unknown bits in the attribute mask"))?;
         srq.verbs.modify(&attr_of(&attr.get()?), mask)
     }
 
@@ -81,6 +82,13 @@ c_api! {
         srq.verbs.destroy()?;
         drop(Handle::<Srq>::from_raw(srq.as_ptr()).reclaim());
         Ok(())
+    }
+}
+
+own_entry! {
+    /// `verbs_context.get_srq_num`
+    fn get_srq_num(srq: Srq, number: Arg<u32>) -> ErrnoCode, () {
+        number.set(srq.verbs.number())
     }
 }
 
