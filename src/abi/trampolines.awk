@@ -3,10 +3,11 @@
 # Each private function jumps through a slot. The slot first points at code that asks
 # rocebud_private_resolve(name) for the real library's function, keeps the answer in the slot
 # and goes on there with the arguments untouched: the caller never knows. Each symbol has one
-# body; .symver gives it its name under every node.
+# body; where it has several nodes .symver gives it its name under each, otherwise the version
+# script does.
 function symver(body, name, list,    n, nodes, i) {
     n = split(list, nodes, ",")
-    for (i = 1; i <= n; i++)
+    for (i = 1; i <= n && n > 1; i++)
         printf ".symver %s, %s%s%s\n", body, name, i == 1 ? "@@" : "@", nodes[i]
 }
 BEGIN {
@@ -19,7 +20,7 @@ BEGIN {
 /^[ \t]*(#|$)/ { next }
 $2 == "public" || ($2 == "own" && $3 !~ /,/) { next }
 $2 == "data" {
-    body = "rocebud_data_" $1
+    body = $3 ~ /,/ ? "rocebud_data_" $1 : $1
     printf ".data\n.globl %s\n.type %s, %%object\n.size %s, 1\n%s: .byte 0\n.text\n", body, body, body, body
     symver(body, $1, $3)
     next
@@ -33,7 +34,7 @@ $2 == "own" {
     next
 }
 {
-    body = "rocebud_private_" $1
+    body = $3 ~ /,/ ? "rocebud_private_" $1 : $1
     printf ".data\n.balign 8\n.Lslot_%s: .quad .Llazy_%s\n", $1, $1
     printf ".section .rodata\n.Lname_%s: .asciz \"%s\"\n.text\n", $1, $1
     printf ".balign 16\n.globl %s\n.type %s, %%function\n%s:\n", body, body, body

@@ -8,7 +8,7 @@
         kind = node ~ /_PRIVATE_/ ? "PRIVATE" : node ~ /^RDMACM/ ? "RDMACM" : "IBVERBS"
         if (kind != family) continue
         if (!(node in seen)) { seen[node] = 1; order[++count] = node }
-        if (n == 1 && !empty && ($2 == "public" || $2 == "own"))
+        if (n == 1 && !empty)
             members[node] = members[node] "        " $1 ";\n"
     }
 }

@@ -112,8 +112,10 @@ pub(crate) const NULL: Misuse = Misuse::invalid("a pointer argument of this call
 
 /// Sets the calling thread's errno.
 pub(crate) fn set_errno(errno: Errno) {
-    // SAFETY: __errno_location always returns the calling thread's own int.
-    unsafe { *libc::__errno_location() = errno.0 }
+    // SAFETY: takes nothing and always answers.
+    let own = unsafe { libc::__errno_location() };
+    // SAFETY: the calling thread's own int.
+    unsafe { own.write(errno.0) }
 }
 
 /// The calling thread's errno after a failed call of libc.
@@ -189,7 +191,7 @@ impl<T: Copy> Arg<T> {
         // SAFETY: the caller vouches for `room` bytes at the pointer; n <= room.
         unsafe { core::ptr::copy_nonoverlapping(core::ptr::from_ref(value).cast(), dst, n) };
         // SAFETY: as above; n..room lies inside the caller's structure.
-        unsafe { dst.add(n).write_bytes(0, room - n) };
+        unsafe { dst.wrapping_add(n).write_bytes(0, room - n) };
         Ok(())
     }
 
@@ -199,7 +201,7 @@ impl<T: Copy> Arg<T> {
     /// The caller's array has more than `i` elements.
     pub(crate) unsafe fn set_at(self, i: usize, value: T) {
         // SAFETY: the caller of this function vouches for the index.
-        unsafe { self.0.add(i).write(value) }
+        unsafe { self.0.wrapping_add(i).write(value) }
     }
 }
 

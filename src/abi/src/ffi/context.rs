@@ -84,6 +84,13 @@ c_api! {
     fn ibv_query_port(context: Context, port: u8, attr: Arg<ibv_port_attr>) -> ErrnoCode, () {
         attr.set_sized(&port_attr(&context.verbs, port)?, OLD_PORT_ATTR)
     }
+
+    /// `ibv_query_port_speed`: in units of 100 Mbit/s.
+    fn ibv_query_port_speed(context: Context, port: u32, speed: Arg<u64>) -> ErrnoCode, () {
+        let port = u8::try_from(port).unwrap_or(u8::MAX);
+        context.verbs.query_port(port)?;
+        speed.set(u64::from(context.verbs.device_info().speed_mbps / 100))
+    }
 }
 
 /// Bytes of `struct ibv_port_attr` up to `port_cap_flags2`.

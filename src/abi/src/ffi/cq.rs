@@ -8,7 +8,7 @@ use super::boundary::Arg;
 use super::context::Context;
 use super::handle::{Handle, Head, Object, give};
 use super::memory::next_handle;
-use super::types::{Plain, ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+use super::types::{Plain, ibv_comp_channel, ibv_cq, ibv_wc};
 
 /// A completion queue of ours.
 #[repr(C)]
@@ -22,11 +22,6 @@ impl Object for Cq {
 }
 
 impl Cq {
-    /// The context that it belongs to.
-    pub(crate) fn context(&self) -> *mut ibv_context {
-        self.head.get().context
-    }
-
     /// The address that C knows the CQ by.
     pub(crate) const fn as_ptr(&self) -> *mut ibv_cq {
         self.head.as_ptr()

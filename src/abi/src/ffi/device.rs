@@ -130,7 +130,7 @@ extern "C" fn ibv_get_device_list(count: Arg<c_int>) -> DeviceArray {
         let mut devices: Vec<*mut ibv_device> = mine.iter().map(|d| d.as_ptr()).collect();
         for i in 0..real_count {
             // SAFETY: the real library's array has real_count entries.
-            devices.push(unsafe { real.add(i).read() });
+            devices.push(unsafe { real.wrapping_add(i).read() });
         }
         count.set_if_wanted(c_int::try_from(devices.len()).unwrap_or(c_int::MAX));
         Ok(make_array(&devices, real))

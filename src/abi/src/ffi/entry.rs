@@ -10,6 +10,10 @@ macro_rules! c_api {
         -> $convention:ident, $success:ty $body:block)*) => {$(
         $(#[$meta])*
         #[unsafe(no_mangle)]
+        #[allow(
+            clippy::undocumented_unsafe_blocks,
+            reason = "the comment stands in the macro, where the lint does not look"
+        )]
         extern "C" fn $name(
             $object: $crate::ffi::handle::Handle<$kind>, $($arg: $ty),*
         ) -> <$crate::ffi::boundary::$convention

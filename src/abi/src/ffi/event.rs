@@ -2,8 +2,7 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use rocebud_objects::EventKind;
-use rocebud_verbs::{AsyncElement, AsyncEventOut};
+use rocebud_verbs::AsyncElement;
 
 use super::boundary::{Arg, Silent, enter};
 use super::context::Context;
@@ -11,7 +10,7 @@ use super::cq::Cq;
 use super::handle::{Handle, Object, Owner};
 use super::qp::Qp;
 use super::srq::Srq;
-use super::types::{ibv_async_event, ibv_context};
+use super::types::ibv_async_event;
 
 c_api! {
     /// `ibv_get_async_event`: blocks, unless the context's descriptor says otherwise (EAGAIN).
@@ -55,26 +54,9 @@ extern "C" fn ibv_ack_async_event(event: Arg<ibv_async_event>) {
     enter::<Silent, ()>(|| {
         let e = event.get()?;
         match about(e.event_type) {
-            About::Cq => ack::<Cq>(&e, event, |cq| {
-                (
-                    cq.context(),
-                    AsyncElement::Cq {
-                        user: cq.verbs.user(),
-                    },
-                )
-            }),
-            About::Qp => ack::<Qp>(&e, event, |qp| {
-                let (qpn, user) = (qp.verbs.qpn(), qp.verbs.user());
-                (qp.context(), AsyncElement::Qp { qpn, user })
-            }),
-            About::Srq => ack::<Srq>(&e, event, |srq| {
-                (
-                    srq.context(),
-                    AsyncElement::Srq {
-                        user: srq.verbs.user(),
-                    },
-                )
-            }),
+            About::Cq => ack::<Cq>(&e, event, |cq| cq.verbs.ack_async_events(1)),
+            About::Qp => ack::<Qp>(&e, event, |qp| qp.verbs.ack_async_events(1)),
+            About::Srq => ack::<Srq>(&e, event, |srq| srq.verbs.ack_async_events(1)),
             About::Nobody => {}
         }
         Ok(())
@@ -82,21 +64,9 @@ extern "C" fn ibv_ack_async_event(event: Arg<ibv_async_event>) {
 }
 
 /// Acknowledges to the object's owner.
-fn ack<T: Object>(
-    e: &ibv_async_event,
-    event: Arg<ibv_async_event>,
-    describe: impl FnOnce(&T) -> (*mut ibv_context, AsyncElement),
-) {
+fn ack<T: Object>(e: &ibv_async_event, event: Arg<ibv_async_event>, ours: impl FnOnce(&T)) {
     match Handle::<T>::from_raw(e.element).owner() {
-        Ok(Owner::Us(object)) => {
-            let (context, element) = describe(object);
-            if let Some(kind) = kind(e.event_type) {
-                let context = Handle::<Context>::from_raw(context).ours();
-                context
-                    .verbs
-                    .ack_async_event(&AsyncEventOut { kind, element });
-            }
-        }
+        Ok(Owner::Us(object)) => ours(object),
         Ok(Owner::Them(library)) => {
             if let Some(f) = library.symbol(c"ibv_ack_async_event") {
                 // SAFETY: the real library's function has this type.
@@ -106,20 +76,4 @@ fn ack<T: Object>(
         }
         Err(_) => {}
     }
-}
-
-/// The events of ours that need an acknowledgement.
-fn kind(event_type: c_uint) -> Option<EventKind> {
-    const KINDS: [EventKind; 9] = [
-        EventKind::CqErr,
-        EventKind::QpFatal,
-        EventKind::QpReqErr,
-        EventKind::QpAccessErr,
-        EventKind::CommEst,
-        EventKind::SqDrained,
-        EventKind::SrqErr,
-        EventKind::SrqLimitReached,
-        EventKind::QpLastWqeReached,
-    ];
-    KINDS.into_iter().find(|k| *k as c_uint == event_type)
 }

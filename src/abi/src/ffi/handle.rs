@@ -87,21 +87,19 @@ impl<T: Object> Handle<T> {
     pub(crate) fn ours<'a>(self) -> &'a T {
         // SAFETY: an object of ours lies at OFFSET before its C structure, in a Box that lives
         // until the application destroys the object, which ends its right to pass the pointer.
-        unsafe { &*self.0.byte_sub(T::OFFSET).cast::<T>() }
+        unsafe { &*self.0.wrapping_byte_sub(T::OFFSET).cast::<T>() }
     }
 
     /// Takes back the box of an object that the application destroyed.
     pub(crate) fn reclaim(self) -> Box<T> {
         // SAFETY: made by Box::into_raw in `give`; a successful destroy comes once.
-        unsafe { Box::from_raw(self.0.byte_sub(T::OFFSET).cast::<T>()) }
+        unsafe { Box::from_raw(self.0.wrapping_byte_sub(T::OFFSET).cast::<T>()) }
     }
 }
 
 /// Hands an object to C: the pointer to its C structure.
 pub(crate) fn give<T: Object, H>(object: Box<T>) -> *mut H {
-    let p = Box::into_raw(object);
-    // SAFETY: OFFSET lies inside T.
-    unsafe { p.byte_add(T::OFFSET).cast() }
+    Box::into_raw(object).wrapping_byte_add(T::OFFSET).cast()
 }
 
 const FOREIGN: rocebud_objects::Misuse = rocebud_objects::Misuse::invalid(

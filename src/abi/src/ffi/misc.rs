@@ -142,7 +142,7 @@ unsafe extern "C" fn ibv_read_sysfs_file(
         unsafe { core::ptr::copy_nonoverlapping(value.as_ptr(), buf, n) };
         if n < size {
             // SAFETY: n < size.
-            unsafe { buf.add(n).write(0) };
+            unsafe { buf.wrapping_add(n).write(0) };
         }
         Ok(c_int::try_from(n).unwrap_or(c_int::MAX))
     })

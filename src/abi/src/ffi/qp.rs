@@ -15,9 +15,7 @@ use super::cq::Cq;
 use super::handle::{Handle, Head, Object, give};
 use super::memory::{Pd, next_handle};
 use super::srq::Srq;
-use super::types::{
-    Plain, ibv_context, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-};
+use super::types::{Plain, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex};
 
 /// A queue pair of ours.
 #[repr(C)]
@@ -33,13 +31,6 @@ pub(crate) struct Qp {
 
 impl Object for Qp {
     const DEPTH: usize = 2;
-}
-
-impl Qp {
-    /// The context that it belongs to.
-    pub(crate) fn context(&self) -> *mut ibv_context {
-        self.head.get().context
-    }
 }
 
 c_api! {

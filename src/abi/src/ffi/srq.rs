@@ -9,7 +9,7 @@ use rocebud_verbs::SrqMask;
 use super::boundary::Arg;
 use super::handle::{Handle, Head, Object, give};
 use super::memory::{Pd, next_handle};
-use super::types::{Plain, ibv_context, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
+use super::types::{Plain, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 
 /// A shared receive queue of ours.
 #[repr(C)]
@@ -25,11 +25,6 @@ impl Object for Srq {
 }
 
 impl Srq {
-    /// The context that it belongs to.
-    pub(crate) fn context(&self) -> *mut ibv_context {
-        self.head.get().context
-    }
-
     /// The address that C knows the SRQ by.
     pub(crate) const fn as_ptr(&self) -> *mut ibv_srq {
         self.head.as_ptr()
@@ -61,9 +56,11 @@ c_api! {
 
     /// `ibv_modify_srq`
     fn ibv_modify_srq(srq: Srq, attr: Arg<ibv_srq_attr>, mask: c_int) -> ErrnoCode, () {
-        let mask = SrqMask::from_bits(mask.cast_unsigned())
-            .ok_or(Misuse::invalid("ibv_modify_srq: unknown bits in the attribute mask"))?;
-        srq.verbs.modify(&attr_of(&attr.get()?), mask)
+        let mask = mask.cast_unsigned();
+        if mask & !(SrqMask::MAX_WR | SrqMask::LIMIT) != 0 {
+            return Err(Misuse::invalid("ibv_modify_srq: unknown bits in the attribute mask"));
+        }
+        srq.verbs.modify(&attr_of(&attr.get()?), SrqMask(mask))
     }
 
     /// `ibv_query_srq`

@@ -490,7 +490,7 @@ impl ibv_send_wr {
     }
 
     /// `wr.ud` as (ah, remote_qpn, remote_qkey).
-    pub(crate) const fn ud(&self) -> (*mut ibv_ah, u32, u32) {
+    pub(crate) fn ud(&self) -> (*mut ibv_ah, u32, u32) {
         let ah = core::ptr::with_exposed_provenance_mut(self.wr[0] as usize);
         (ah, low(self.wr[1]), high(self.wr[1]))
     }
