@@ -46,6 +46,8 @@ pub(crate) struct Answer {
     pub(crate) psn: Psn,
     pub(crate) msn: u32,
     pub(crate) body: Body,
+    /// To a repeated request: it does not count against what the peer may have outstanding.
+    pub(crate) repeated: bool,
 }
 
 impl Answer {
@@ -68,9 +70,11 @@ impl Answers {
         self.queue.clear();
     }
 
-    /// READs and atomics not fully answered yet.
+    /// New READs and atomics not fully answered yet. Repeated ones do not count: the peer sends
+    /// them beside the new ones that their first answers have made room for.
     pub(crate) fn pending(&self) -> usize {
-        self.queue.iter().filter(|a| a.is_own()).count()
+        let new = |a: &&Answer| a.is_own() && !a.repeated;
+        self.queue.iter().filter(new).count()
     }
 
     /// An ACK for everything up to `psn`, merged with its neighbours.
@@ -100,6 +104,7 @@ impl Answers {
                 psn,
                 msn,
                 body: Body::Ack,
+                repeated: false,
             },
         );
     }
@@ -227,6 +232,7 @@ impl Qp {
             psn,
             msn,
             body: Body::Nak(Syndrome::Nak(code)),
+            repeated: false,
         });
         cx.count(Counter::RespRemoteAccessErrors);
         self.note(cx, NoteKind::FatalNakSent, psn, code as u32);
@@ -264,6 +270,7 @@ mod tests {
             psn: Psn::new(1),
             msn: 3,
             body: Body::Read(JOB),
+            repeated: false,
         });
         answers.ack(Psn::new(4), 4);
         answers.ack(Psn::new(6), 5);
@@ -279,17 +286,20 @@ mod tests {
             psn: Psn::new(12),
             msn: 1,
             body: Body::Read(JOB),
+            repeated: false,
         });
         answers.push(Answer {
             psn: Psn::new(20),
             msn: 2,
             body: Body::Read(JOB),
+            repeated: false,
         });
         answers.ack(Psn::new(25), 3);
         let again = Answer {
             psn: Psn::new(10),
             msn: 1,
             body: Body::Read(JOB),
+            repeated: true,
         };
         answers.replace(Psn::new(10), 8, again);
         assert_eq!(psns(&answers), [(10, true), (20, true), (25, false)]);

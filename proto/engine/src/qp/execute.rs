@@ -221,7 +221,12 @@ impl Qp {
         self.resp
             .replay
             .remember(entry, self.attr.max_dest_rd_atomic);
-        self.resp.answers.push(Answer { psn, msn, body });
+        self.resp.answers.push(Answer {
+            psn,
+            msn,
+            body,
+            repeated: false,
+        });
         self.resp.epsn = psn.add(packets);
         cx.core.ready.push(self.index);
     }

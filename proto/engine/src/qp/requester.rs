@@ -74,11 +74,13 @@ impl Qp {
             return false;
         }
         let chunk = u64::from(cx.core.cfg.read_chunk());
+        let datagram = self.init.qp_type == QpType::Ud;
         let Some(wqe) = self.sq.current() else {
             return false;
         };
         wqe.first = first;
         wqe.packets = match wqe.kind {
+            _ if datagram => 1,
             Kind::Forward | Kind::Read => wqe.len.div_ceil(pmtu).max(1),
             Kind::Single => 1,
             Kind::Local => 0,

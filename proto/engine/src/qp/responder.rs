@@ -119,6 +119,7 @@ impl Qp {
             psn,
             msn,
             body: Body::Nak(syndrome),
+            repeated: false,
         });
         cx.core.ready.push(self.index);
     }
@@ -224,6 +225,7 @@ impl Qp {
             psn,
             msn: old.msn,
             body,
+            repeated: true,
         };
         self.resp.answers.replace(old.psn, old.packets, answer);
         cx.core.ready.push(self.index);
