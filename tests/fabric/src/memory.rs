@@ -73,14 +73,19 @@ impl Memory {
         addr += self.keys.below(16);
         addr = addr.next_multiple_of(align.max(1));
         let span = Span { addr, len };
-        let end = (addr - self.base + len) as usize;
-        for at in self.bytes.len()..end + GUARD_BYTES {
-            let here = self.base + at as u64;
-            let inside = here >= addr && here - addr < len;
-            self.bytes.push(if inside { 0 } else { guard_byte(here) });
-        }
+        let start = (addr - self.base) as usize;
+        self.guard_to(start);
+        self.bytes.resize(start + len as usize, 0);
+        self.guard_to(start + len as usize + GUARD_BYTES);
         self.spans.push(span);
         span
+    }
+
+    /// Lengthens the arena by guard bytes.
+    fn guard_to(&mut self, end: usize) {
+        for at in self.bytes.len()..end {
+            self.bytes.push(guard_byte(self.base + at as u64));
+        }
     }
 
     /// Registers `span` (or a part of one) and returns its key.

@@ -48,11 +48,11 @@ impl WordLedger {
         self.pending.push(Op { stream, seq, op });
     }
 
-    /// An operation completed and returned `old`.
-    pub fn answered(&mut self, stream: u64, seq: u64, old: u64) {
-        if let Some(op) = self.take(stream, seq) {
-            self.done.push((op, old));
-        }
+    /// An operation completed and returned `old`. Answers what it left in the word.
+    pub fn answered(&mut self, stream: u64, seq: u64, old: u64) -> Option<u64> {
+        let op = self.take(stream, seq)?;
+        self.done.push((op, old));
+        Some(apply(op.op, old))
     }
 
     /// An operation ended in an error.

@@ -93,9 +93,8 @@ impl TargetModel {
             .collect();
         for (i, &byte) in actual.iter().enumerate() {
             let at = from + i;
-            let pending = |(w, bytes): &(Write, Vec<u8>)| {
-                w.covers(at, 1) && bytes[at - w.offset] == byte
-            };
+            let pending =
+                |(w, bytes): &(Write, Vec<u8>)| w.covers(at, 1) && bytes[at - w.offset] == byte;
             if base[i] != byte && !candidates.iter().any(pending) {
                 let what = format!(
                     "{what}: byte {i} of {} (target offset {at:#x}) is {byte:#04x}, not {:#04x}",
@@ -146,6 +145,9 @@ impl LocalModel {
     pub fn check(&self, what: &str, addr: u64, actual: &[u8]) -> Verdict {
         let at = (addr - self.span.addr) as usize;
         let expected = &self.shadow[at..at + actual.len()];
+        if actual == expected {
+            return Ok(());
+        }
         match (0..actual.len()).find(|&i| actual[i] != expected[i]) {
             None => Ok(()),
             Some(i) => {

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use rocebud_fabric::{Completed, Span};
-use rocebud_objects::{Wc, WcFlags, WcOpcode, WcStatus};
-use rocebud_wire::{QKey, Qpn, RKey};
+use rocebud_objects::{Path, Wc, WcFlags, WcOpcode, WcStatus};
+use rocebud_wire::{Qpn, RKey};
 
 use crate::violation::{Checker, Verdict, Violation};
 
@@ -74,6 +74,15 @@ impl ReceiveLedger {
     }
 }
 
+/// Where a datagram comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Datagram {
+    /// Sender's queue pair.
+    pub src_qp: Qpn,
+    /// The way that it took.
+    pub path: Path,
+}
+
 /// A message that takes a receive, as its sender posted it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Message {
@@ -91,8 +100,8 @@ pub struct Message {
     pub solicited: bool,
     /// RDMA WRITE with immediate: the bytes are not in the receive buffer.
     pub write: bool,
-    /// Sender's queue pair and Q_Key, for datagrams.
-    pub datagram: Option<(Qpn, QKey)>,
+    /// Sender's queue pair and path, for datagrams.
+    pub datagram: Option<Datagram>,
 }
 
 impl Message {
@@ -114,13 +123,55 @@ impl Message {
             && (wc.wc_flags - WcFlags::IP_CSUM_OK) == flags
             && self.imm.is_none_or(|imm| wc.imm == imm)
             && self.inv.is_none_or(|key| wc.invalidated_rkey == key)
-            && self.datagram.is_none_or(|(qpn, _)| wc.src_qp == qpn)
+            && self.datagram.is_none_or(|d| wc.src_qp == d.src_qp)
             && done.solicited == self.solicited;
         if right {
             return Ok(());
         }
-        Err(wrong(wc, &format!("(solicited {}) is not {self:?}", done.solicited)))
+        Err(wrong(
+            wc,
+            &format!("(solicited {}) is not {self:?}", done.solicited),
+        ))
     }
+}
+
+/// Judges the 40 bytes in front of a datagram: zeros and the IPv4 header, or the IPv6 header.
+pub fn check_grh(message: &Message, area: &[u8]) -> Verdict {
+    let Some(Datagram { path, .. }) = message.datagram else {
+        return Ok(());
+    };
+    let headers = 12 + 8 + if message.imm.is_some() { 4 } else { 0 };
+    let udp = 8 + headers + message.len.next_multiple_of(4) + 4;
+    let right = match (path.sgid.v4(), path.dgid.v4()) {
+        (Some(src), Some(dst)) => {
+            let header = &area[20..];
+            let sum: u32 = header
+                .chunks(2)
+                .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
+                .sum();
+            area[..20] == [0; 20]
+                && header[0] == 0x45
+                && header[1] == path.traffic_class
+                && header[2..4] == (20 + udp as u16).to_be_bytes()
+                && header[8..10] == [path.hop_limit, 17]
+                && (sum & 0xffff) + (sum >> 16) == 0xffff
+                && header[12..16] == src
+                && header[16..20] == dst
+        }
+        _ => {
+            let word = u32::from_be_bytes([area[0], area[1], area[2], area[3]]);
+            word >> 20 == 0x600 | u32::from(path.traffic_class)
+                && area[4..6] == (udp as u16).to_be_bytes()
+                && area[6..8] == [17, path.hop_limit]
+                && area[8..24] == path.sgid.0
+                && area[24..40] == path.dgid.0
+        }
+    };
+    if right {
+        return Ok(());
+    }
+    let what = format!("GRH area {area:02x?} is not that of {message:?}");
+    Err(Violation::new(Checker::Receives, what))
 }
 
 pub(crate) fn wrong(wc: &Wc, why: &str) -> Violation {

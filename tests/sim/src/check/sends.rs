@@ -16,7 +16,11 @@ pub enum Action {
     /// A message for the peer's receive queue.
     Send,
     /// Bytes at an offset of the peer's target region; `message` when it also takes a receive.
-    Write { offset: u64, len: u64, message: bool },
+    Write {
+        offset: u64,
+        len: u64,
+        message: bool,
+    },
     /// Bytes from an offset of the peer's target region.
     Read { offset: u64, len: u64 },
     /// An operation on a shared word.
@@ -24,7 +28,13 @@ pub enum Action {
     /// Eight bytes at an offset of the peer's target region.
     AtomicWrite { offset: u64 },
     /// FLUSH of a range (or the whole) of the peer's target region.
-    Flush { rkey: RKey, va: u64, len: u64, whole_region: bool, placement: u8 },
+    Flush {
+        rkey: RKey,
+        va: u64,
+        len: u64,
+        whole_region: bool,
+        placement: u8,
+    },
     /// Invalidates a key of our own.
     LocalInv { key: u32 },
     /// A datagram; the receiver takes it only if the Q_Key is its own.
@@ -196,7 +206,11 @@ impl SendLedger {
         if allowed {
             return Ok(());
         }
-        let state = if self.failed { "after an error" } else { "first error" };
+        let state = if self.failed {
+            "after an error"
+        } else {
+            "first error"
+        };
         Err(self.wrong(wc, &format!("unexpected status ({state}) of {posted:?}")))
     }
 

@@ -1,0 +1,316 @@
+//! What a run consists of, drawn from its seed: hosts, queue pairs, programs, faults.
+
+use rocebud_fabric::{FaultPlan, IdRule, Ratio, Rng};
+use rocebud_objects::QpType;
+use rocebud_wire::Mtu;
+
+use crate::setup::Link;
+
+/// What the caller of a run decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Each fault is at most this likely, percent.
+    pub faults_percent_max: u32,
+    /// Prints every frame and every act of the applications.
+    pub verbose: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            faults_percent_max: 5,
+            verbose: false,
+        }
+    }
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where it comes from.
+    pub seed: u64,
+    /// Hosts, at least two.
+    pub hosts: Vec<HostPlan>,
+    /// Connections.
+    pub links: Vec<LinkPlan>,
+    /// Datagram queue pairs.
+    pub datagrams: Vec<EndPlan>,
+    /// Faults of the network.
+    pub faults: FaultPlan,
+    /// The network heals when the last request has been posted.
+    pub heals: bool,
+    /// One way, nanoseconds.
+    pub latency_ns: u64,
+}
+
+/// A host.
+#[derive(Clone, Debug)]
+pub struct HostPlan {
+    /// IPv4 identification.
+    pub id_rule: IdRule,
+    /// Frames that leave at one moment.
+    pub batch_max: u16,
+    /// Packets in flight per queue pair.
+    pub window_packets: u32,
+    /// Packets of one READ request.
+    pub read_chunk_packets: u32,
+    /// An ACK at least so often.
+    pub ack_every_packets: u32,
+    /// Packets in a row of one queue pair.
+    pub quantum_packets: u32,
+    /// Shared receive queue.
+    pub srq: Option<ReceivePlan>,
+}
+
+/// How receives are posted.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceivePlan {
+    /// Receives kept posted.
+    pub depth: u32,
+    /// Bytes of each buffer.
+    pub buffer: u32,
+    /// Longest scatter list.
+    pub sge_max: u32,
+    /// Percent of receives that are posted late.
+    pub late_percent: u32,
+    /// How late at most, nanoseconds.
+    pub late_ns_max: u64,
+}
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub struct LinkPlan {
+    /// Shared attributes.
+    pub link: Link,
+    /// Both ends.
+    pub ends: [EndPlan; 2],
+}
+
+/// A queue pair and the program that uses it.
+#[derive(Clone, Debug)]
+pub struct EndPlan {
+    /// Host.
+    pub host: usize,
+    /// Requests that the program posts.
+    pub budget: u32,
+    /// Send queue.
+    pub send_depth: u32,
+    /// Longest gather list.
+    pub sge_max: u32,
+    /// Bytes.
+    pub inline_max: u32,
+    /// READs and atomics outstanding, as requester and as responder.
+    pub rd_atomic: u8,
+    /// RNR timer code.
+    pub min_rnr_timer: u8,
+    /// Every request signaled.
+    pub sq_sig_all: bool,
+    /// Takes receives from the host's SRQ, if it has one.
+    pub use_srq: bool,
+    /// Own receive queue.
+    pub receives: ReceivePlan,
+    /// Longest message, bytes.
+    pub message_max: u32,
+    /// Region that the peer writes and reads, bytes.
+    pub target: u32,
+    /// Requests posted at one moment at most.
+    pub burst_max: u32,
+    /// Pause between bursts at most, nanoseconds.
+    pub gap_ns_max: u64,
+    /// Trouble, and the number of requests posted before it.
+    pub incidents: Vec<(u32, Incident)>,
+}
+
+/// What a program does to a connection in the middle of traffic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Incident {
+    /// WRITE or READ with a key that nobody has.
+    BadRkey,
+    /// WRITE that begins inside the peer's region and ends beyond it.
+    OutOfBounds,
+    /// WRITE into a region that only may be read.
+    NoPermission,
+    /// Atomic on an address that is no multiple of eight.
+    Misaligned,
+    /// SEND from a key that nobody has.
+    BadLkey,
+    /// SEND longer than the peer's receive.
+    TooLong,
+    /// Own queue pair to ERR.
+    OwnError,
+    /// Peer's queue pair to ERR.
+    PeerError,
+    /// Own queue pair to RESET.
+    OwnReset,
+    /// Own queue pair destroyed.
+    Destroy,
+    /// Send queue drained and resumed.
+    Drain,
+}
+
+const INCIDENTS: [Incident; 11] = [
+    Incident::BadRkey,
+    Incident::OutOfBounds,
+    Incident::NoPermission,
+    Incident::Misaligned,
+    Incident::BadLkey,
+    Incident::TooLong,
+    Incident::OwnError,
+    Incident::PeerError,
+    Incident::OwnReset,
+    Incident::Destroy,
+    Incident::Drain,
+];
+
+impl Plan {
+    /// Draws a run.
+    #[must_use]
+    pub fn draw(seed: u64, options: &Options) -> Self {
+        let mut rng = Rng::new(seed).fork(0x91a);
+        let hosts: Vec<HostPlan> = (0..rng.range(2, 4)).map(|_| host(&mut rng)).collect();
+        let links = (0..rng.range(1, 4))
+            .map(|_| link(&mut rng, hosts.len()))
+            .collect();
+        let datagrams = if rng.percent(50) {
+            (0..hosts.len()).map(|h| datagram(&mut rng, h)).collect()
+        } else {
+            Vec::new()
+        };
+        Self {
+            seed,
+            links,
+            datagrams,
+            faults: faults(&mut rng, options.faults_percent_max),
+            heals: rng.percent(50),
+            latency_ns: rng.pick(&[500, 5_000, 50_000]),
+            hosts,
+        }
+    }
+
+    /// The receives that end `end` of link `link` takes.
+    #[must_use]
+    pub fn receives(&self, end: &EndPlan) -> ReceivePlan {
+        match &self.hosts[end.host].srq {
+            Some(srq) if end.use_srq => *srq,
+            _ => end.receives,
+        }
+    }
+}
+
+fn host(rng: &mut Rng) -> HostPlan {
+    HostPlan {
+        id_rule: rng.pick(&[IdRule::Rising, IdRule::BatchIndex]),
+        batch_max: rng.pick(&[1, 4, 16, 64]),
+        window_packets: rng.pick(&[1, 2, 7, 32, 128, 128]),
+        read_chunk_packets: rng.pick(&[1, 3, 16, 64]),
+        ack_every_packets: rng.pick(&[1, 16, 32]),
+        quantum_packets: rng.pick(&[1, 8, 64]),
+        srq: rng.percent(50).then(|| receives(rng, true)),
+    }
+}
+
+fn receives(rng: &mut Rng, shared: bool) -> ReceivePlan {
+    let late = rng.percent(50);
+    ReceivePlan {
+        depth: rng.range_u32(1, if shared { 32 } else { 16 }),
+        buffer: rng.pick(&[300, 1500, 5000, 20_000]),
+        sge_max: rng.range_u32(1, 4),
+        late_percent: if late { rng.range_u32(10, 100) } else { 0 },
+        late_ns_max: rng.pick(&[20_000, 1_000_000, 5_000_000]),
+    }
+}
+
+fn link(rng: &mut Rng, hosts: usize) -> LinkPlan {
+    let kind = if rng.percent(80) {
+        QpType::Rc
+    } else {
+        QpType::Uc
+    };
+    let link = Link {
+        kind,
+        v6: rng.percent(40),
+        mtu: rng.pick(&Mtu::ALL),
+        timeout: rng.range_u32(11, 14) as u8,
+        flow_label: rng.pick(&[0, 0, 0x12345]),
+        traffic_class: rng.pick(&[0, 2, 0x6a]),
+        ..Link::default()
+    };
+    let a = rng.range_usize(0, hosts - 1);
+    // Sometimes both ends on one host: loopback is ordinary traffic.
+    let b = if rng.percent(5) {
+        a
+    } else {
+        (a + rng.range_usize(1, hosts - 1)) % hosts
+    };
+    let rd_atomic = rng.pick(&[1, 2, 4, 16]);
+    let ends = [a, b].map(|h| {
+        let mut end = end(rng, h, link.mtu);
+        end.rd_atomic = rd_atomic;
+        if kind == QpType::Uc {
+            end.use_srq = false;
+        }
+        end
+    });
+    LinkPlan { link, ends }
+}
+
+fn end(rng: &mut Rng, host: usize, mtu: Mtu) -> EndPlan {
+    let budget = rng.pick(&[0, 10, 40, 80]);
+    let mtu = mtu.bytes();
+    let count = rng.pick(&[0, 0, 1, 2]);
+    let incidents = (0..count)
+        .map(|_| {
+            (
+                rng.below(u64::from(budget) + 1) as u32,
+                rng.pick(&INCIDENTS),
+            )
+        })
+        .collect();
+    EndPlan {
+        host,
+        budget,
+        send_depth: rng.range_u32(2, 32),
+        sge_max: rng.range_u32(1, 4),
+        inline_max: rng.pick(&[0, 64, 512]),
+        rd_atomic: 1,
+        min_rnr_timer: rng.range_u32(1, 14) as u8,
+        sq_sig_all: rng.percent(30),
+        use_srq: rng.percent(50),
+        receives: receives(rng, false),
+        message_max: rng.pick(&[mtu.min(300), mtu * 2, mtu * 20, mtu * 40]),
+        target: rng.pick(&[64, 4096, 70_000]),
+        burst_max: rng.range_u32(1, 16),
+        gap_ns_max: rng.pick(&[0, 10_000, 1_000_000]),
+        incidents,
+    }
+}
+
+fn datagram(rng: &mut Rng, host: usize) -> EndPlan {
+    let mut end = end(rng, host, Mtu::M1024);
+    end.incidents.clear();
+    end.message_max = 1024;
+    end
+}
+
+fn faults(rng: &mut Rng, percent_max: u32) -> FaultPlan {
+    if rng.percent(15) || percent_max == 0 {
+        return FaultPlan::QUIET;
+    }
+    // Each fault on or off, in steps of a quarter percent.
+    let some = |rng: &mut Rng| {
+        if rng.percent(60) {
+            Ratio::new(rng.range_u32(1, percent_max * 4), 400)
+        } else {
+            Ratio::ZERO
+        }
+    };
+    FaultPlan {
+        drop: some(rng),
+        duplicate: some(rng),
+        corrupt: some(rng),
+        reorder: some(rng),
+        delay: some(rng),
+        delay_ns_max: rng.pick(&[10_000, 200_000, 2_000_000]),
+        harm_max: 2,
+    }
+}
