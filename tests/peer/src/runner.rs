@@ -24,20 +24,28 @@ pub enum Need {
 }
 
 /// A named case.
-#[derive(Clone, Debug)]
 pub struct Case {
     name: String,
     needs: Vec<Need>,
-    run: fn() -> Outcome,
+    run: Box<dyn Fn() -> Outcome>,
+}
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Case")
+            .field("name", &self.name)
+            .field("needs", &self.needs)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Case {
     /// A case that runs `run` where the machine has all of `needs`.
-    pub fn new(name: &str, needs: &[Need], run: fn() -> Outcome) -> Self {
+    pub fn new(name: &str, needs: &[Need], run: impl Fn() -> Outcome + 'static) -> Self {
         Self {
             name: name.to_owned(),
             needs: needs.to_vec(),
-            run,
+            run: Box::new(run),
         }
     }
 }
@@ -93,7 +101,7 @@ fn verdict(case: &Case, machine: &Machine, strict: bool) -> Verdict {
         .filter_map(|n| machine.lacks(*n))
         .collect();
     let outcome = if missing.is_empty() {
-        catch_unwind(AssertUnwindSafe(case.run))
+        catch_unwind(AssertUnwindSafe(|| (case.run)()))
             .unwrap_or_else(|_| Err(Failure::Wrong("the case panicked (see above)".into())))
     } else {
         Err(Failure::Skip(missing.join(", ")))

@@ -3,9 +3,23 @@
 //! `cargo test -p rocebud-peer --test peer [-- NAME...]`; as root everything runs, as an ordinary user
 //! what needs no namespaces. One module per group of behaviours; cases run one after the other.
 
+mod capture;
+mod data;
 mod harness;
+mod hostile;
+mod machine;
+mod places;
+mod programs;
+mod status;
 
 fn main() {
-    let cases = harness::cases();
+    let groups = [
+        harness::cases,
+        programs::cases,
+        data::cases,
+        capture::cases,
+        hostile::cases,
+    ];
+    let cases: Vec<_> = groups.into_iter().flat_map(|group| group()).collect();
     std::process::exit(rocebud_peer::runner::main(&cases));
 }

@@ -1,0 +1,72 @@
+//! `rocebud status --json`, read without knowing its shape: counters are found by their names.
+
+use rocebud_peer::netns::Host;
+use rocebud_peer::{Failure, wrong};
+use serde_json::Value;
+
+/// A snapshot of a host's counters.
+#[derive(Debug)]
+pub(crate) struct Status(Value);
+
+/// Counters that say that a packet was dropped.
+const DROPS: &[&str] = &[
+    "drop_malformed",
+    "drop_unknown_opcode",
+    "rx_icrc_encapsulated",
+    "drop_no_qp",
+    "drop_wrong_class",
+    "drop_bad_state",
+    "drop_wrong_peer",
+    "bad_pkey",
+    "bad_qkey",
+    "drop_bad_psn",
+    "drop_no_receive",
+    "drop_refused",
+    "socket_overflow",
+];
+
+impl Status {
+    pub(crate) fn of(host: &Host) -> Result<Self, Failure> {
+        let bin = rocebud_peer::tree::rocebud().display().to_string();
+        let said = host
+            .plain(&bin, &["status", "--json"])
+            .limit(10)
+            .run()?
+            .succeeded()?;
+        match serde_json::from_str(&said) {
+            Ok(value) => Ok(Self(value)),
+            Err(e) => wrong(format!("rocebud status --json: {e} in:\n{said}")),
+        }
+    }
+
+    /// The sum of every counter of this name, over the daemon and all processes, dead ones too.
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        sum(&self.0, name)
+    }
+}
+
+/// Packets dropped, for whatever reason.
+pub(crate) fn drops(status: &Status) -> u64 {
+    DROPS.iter().map(|name| status.counter(name)).sum()
+}
+
+/// `{"name": 5}` and `["name", 5]` both count.
+fn sum(value: &Value, name: &str) -> u64 {
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .map(|(k, v)| {
+                if k == name {
+                    v.as_u64().unwrap_or_else(|| sum(v, name))
+                } else {
+                    sum(v, name)
+                }
+            })
+            .sum(),
+        Value::Array(list) => match list.as_slice() {
+            [Value::String(k), Value::Number(n)] if k == name => n.as_u64().unwrap_or(0),
+            list => list.iter().map(|v| sum(v, name)).sum(),
+        },
+        _ => 0,
+    }
+}
