@@ -106,6 +106,10 @@ impl Qp {
         if has(AttrMask::AV) {
             let av = &attr.ah_attr;
             refuse(
+                !av.is_global,
+                "modify_qp: a RoCE address vector needs is_global and a GID",
+            )?;
+            refuse(
                 path.is_none(),
                 "modify_qp: the address vector was not resolved",
             )?;

@@ -1,0 +1,12 @@
+//! The engine from outside: two nodes, a scripted wire, named behaviours and cases.
+
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+
+mod cases;
+mod errors;
+mod moves;
+mod operations;
+mod pair;
+mod recovery;
+mod unreliable;
+mod world;
