@@ -214,8 +214,8 @@ impl Qp {
         };
         let k = at - wqe.first;
         let ends = k + 1 == wqe.chunk_end(k);
-        let may_start = k % wqe.chunk.max(1) == 0 || resumed;
-        let must_start = k % wqe.chunk.max(1) == 0;
+        let must_start = k.is_multiple_of(wqe.chunk.max(1));
+        let may_start = must_start || resumed;
         let position = pkt.info.position;
         if pkt.info.operation != Operation::ReadResponse
             || position.ends() != ends

@@ -182,8 +182,8 @@ impl SendQueue {
         self.timeouts = 0;
     }
 
+    #[allow(clippy::cast_possible_truncation, reason = "masked to 24 bits first")]
     pub(crate) const fn psn(&self, sequence: u64) -> Psn {
-        // Masked first, so the cast loses nothing.
         self.psn0.add((sequence & Psn::MASK as u64) as u32)
     }
 

@@ -20,6 +20,10 @@ pub struct Move {
     pub may: AttrMask,
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    reason = "runs at compile time, bounded by the loop"
+)]
 const fn mask(bits: &[AttrMask]) -> AttrMask {
     let mut all = AttrMask::empty();
     let mut at = 0;

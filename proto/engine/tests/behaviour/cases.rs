@@ -87,8 +87,8 @@ fn c001_every_opcode_and_length_that_is_not_next_costs_nothing_but_a_counter() {
             ping_pong(&mut pair, u64::from(opcode));
         }
     }
-    assert!(pair.side[1].world.counter(Counter::DropWrongPeer) > 1000);
-    assert!(pair.side[1].world.counter(Counter::DropWrongClass) > 1000);
+    assert!(pair.side[1].world.counter(Counter::DropWrongPeer) > 100);
+    assert!(pair.side[1].world.counter(Counter::DropWrongClass) > 100);
     assert_eq!(pair.state(1), QpState::Rts);
 }
 
@@ -397,7 +397,7 @@ fn c013_reset_starts_clean() {
     pair.run();
     assert_eq!(pair.results(0).len(), 3);
     for side in 0..2 {
-        pair.to_state(side, QpState::Reset).unwrap();
+        pair.set_state(side, QpState::Reset).unwrap();
         assert!(pair.wcs(side).is_empty(), "RESET completes nothing");
         let (attr, init) = pair.side[side].node.query_qp(QPN[side]).unwrap();
         let clean = QpAttr {
@@ -423,7 +423,7 @@ fn c013_reset_starts_clean() {
     .unwrap();
     pair.transmit(0);
     for side in 0..2 {
-        pair.to_state(side, QpState::Reset).unwrap();
+        pair.set_state(side, QpState::Reset).unwrap();
         pair.connect(side);
     }
     pair.run();
@@ -451,7 +451,7 @@ fn c015_a_message_completes_at_most_once_whenever_error_strikes() {
         for _ in 0..strike {
             pair.step();
         }
-        pair.to_state(1, QpState::Err).unwrap();
+        pair.set_state(1, QpState::Err).unwrap();
         pair.run_until(pair.now + 10_000_000);
         let results = pair.results(1);
         assert_eq!(results.len(), setup as usize);
@@ -553,14 +553,14 @@ fn c024_the_srq_limit_fires_once_and_last_wqe_once_per_error() {
     pair.post(0, wr(9, SendOp::Send, &[sge(START, 3000)]))
         .unwrap();
     pair.step();
-    pair.to_state(1, QpState::Err).unwrap();
+    pair.set_state(1, QpState::Err).unwrap();
     assert_eq!(pair.events(1, EventKind::QpLastWqeReached), 1);
     assert_eq!(
         pair.wcs(1).len(),
         1,
         "SRQ receives are not flushed, the one in use is"
     );
-    pair.to_state(1, QpState::Err).unwrap();
+    pair.set_state(1, QpState::Err).unwrap();
     assert_eq!(pair.events(1, EventKind::QpLastWqeReached), 1);
     let side = &mut pair.side[1];
     side.node.destroy_qp(QPN[1], &mut side.world).unwrap();
@@ -591,7 +591,7 @@ fn c024_last_wqe_comes_by_error_too_and_reset_gives_the_receive_back() {
         .unwrap();
     pair.step();
     for side in 0..2 {
-        pair.to_state(side, QpState::Reset).unwrap();
+        pair.set_state(side, QpState::Reset).unwrap();
         pair.connect(side);
     }
     pair.rule(|_| Fate::Deliver);

@@ -381,7 +381,7 @@ fn error_flushes_both_queues_in_order_and_what_is_posted_later() {
         pair.post(0, wr(i, SendOp::Send, &[])).unwrap();
     }
     pair.transmit(0);
-    pair.to_state(0, QpState::Err).unwrap();
+    pair.set_state(0, QpState::Err).unwrap();
     let flushed = |ids: &[u64]| {
         ids.iter()
             .map(|i| (*i, WcStatus::WrFlushErr))

@@ -1,5 +1,6 @@
 //! The engine from outside: two nodes, a scripted wire, named behaviours and cases.
 
+#![allow(clippy::needless_range_loop, reason = "sides are numbers")]
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 mod cases;

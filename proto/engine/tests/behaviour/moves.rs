@@ -37,7 +37,7 @@ fn in_state(qp_type: QpType, state: QpState) -> Option<Pair> {
         pair.modify(0, attr, *mask).unwrap();
     }
     match state {
-        QpState::Sqd | QpState::Err => pair.to_state(0, state).unwrap(),
+        QpState::Sqd | QpState::Err => pair.set_state(0, state).unwrap(),
         QpState::Sqe if qp_type == QpType::Rc => return None,
         QpState::Sqe => {
             let bad = rocebud_objects::Sge {

@@ -285,7 +285,7 @@ impl Pair {
         node.modify_qp(self.now, QPN[side], attr, mask, path, world)
     }
 
-    pub fn to_state(&mut self, side: usize, qp_state: QpState) -> Result<(), Misuse> {
+    pub fn set_state(&mut self, side: usize, qp_state: QpState) -> Result<(), Misuse> {
         self.modify(
             side,
             &QpAttr {

@@ -475,7 +475,7 @@ fn sqd_finishes_what_was_begun_keeps_the_rest_and_goes_on() {
             .0
             .sq_draining
     );
-    assert!(pair.to_state(0, QpState::Rts).is_err(), "still draining");
+    assert!(pair.set_state(0, QpState::Rts).is_err(), "still draining");
     pair.run();
     assert_eq!(pair.results(0), [(0, OK)]);
     assert_eq!(pair.events(0, rocebud_objects::EventKind::SqDrained), 1);
@@ -487,7 +487,7 @@ fn sqd_finishes_what_was_begun_keeps_the_rest_and_goes_on() {
             .0
             .sq_draining
     );
-    pair.to_state(0, QpState::Rts).unwrap();
+    pair.set_state(0, QpState::Rts).unwrap();
     pair.run();
     assert_eq!(pair.results(0), [(1, OK)]);
 }

@@ -153,7 +153,7 @@ fn a_failed_send_puts_unreliable_queue_pairs_into_sqe_and_rts_revives_them() {
         pair.post(1, back).unwrap();
         pair.run();
         assert_eq!(pair.results(0), [(50, OK)], "receives go on");
-        pair.to_state(0, QpState::Rts).unwrap();
+        pair.set_state(0, QpState::Rts).unwrap();
         pair.recv(1, 60, &[sge(FAR, 1000)]).unwrap();
         pair.post(0, send(4, &[sge(START, 8)])).unwrap();
         pair.run();
