@@ -59,7 +59,8 @@ step shim "$here/shim.sh" "$lib/rocebud-shim.so"
 if ibv_devices 2>"$work/why" | grep -q rb_; then
     step boundary "$work/boundary" $device
     step events "$work/events" $device
+    step "real devices" "$here/real.sh"
 else
-    echo "left out: boundary, events: $(cat "$work/why")"
+    echo "left out: boundary, events, real devices: $(cat "$work/why")"
 fi
 exit $failed

@@ -6,6 +6,8 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
+use std::ffi::CString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rocebud_objects::{Errno, Misuse};
@@ -56,22 +58,43 @@ impl Library {
 
 /// Real devices are to be shown: not switched off, and the kernel lists some.
 pub(crate) fn has_devices() -> bool {
-    !switched_off() && sysfs_lists_devices()
+    wish() != Wish::Off && sysfs_lists_devices()
 }
 
-fn switched_off() -> bool {
-    std::env::var_os("ROCEBUD_REAL").is_some_and(|v| v == "off")
+/// What `ROCEBUD_REAL` says.
+#[derive(PartialEq, Eq)]
+enum Wish {
+    /// Not set: look in the usual places.
+    Usual,
+    /// `off`: behave as if there were none.
+    Off,
+    /// An absolute path: this file.
+    File(CString),
+}
+
+fn wish() -> Wish {
+    match std::env::var_os("ROCEBUD_REAL") {
+        Some(v) if v == "off" => Wish::Off,
+        Some(v) if v.as_bytes().starts_with(b"/") => {
+            CString::new(v.into_vec()).map_or(Wish::Usual, Wish::File)
+        }
+        _ => Wish::Usual,
+    }
 }
 
 fn open() -> Option<Library> {
-    if switched_off() || sanitizer_present() {
+    if sanitizer_present() {
         return None;
     }
-    let place = PLACES.iter().find(|p| is_another_file(p))?;
+    let file = match wish() {
+        Wish::Off => return None,
+        Wish::File(file) => file,
+        Wish::Usual => (*PLACES.iter().find(|p| is_another_file(p))?).to_owned(),
+    };
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
     // SAFETY: the path ends with NUL; loading a library runs its constructors, as the program
     // itself would have done without us.
-    let handle = unsafe { libc::dlopen(place.as_ptr(), flags) };
+    let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
     if handle.is_null() {
         return None;
     }
@@ -286,4 +309,36 @@ register_driver! {
     verbs_register_driver_57
     verbs_register_driver_59
     verbs_register_driver_64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::entries;
+
+    /// One struct linux_dirent64: inode, offset, length, type, name.
+    fn entry(name: &[u8]) -> Vec<u8> {
+        let length = (19 + name.len() + 1).next_multiple_of(8);
+        let mut e = vec![0u8; length];
+        e[16..18].copy_from_slice(&(length as u16).to_ne_bytes());
+        e[19..19 + name.len()].copy_from_slice(name);
+        e
+    }
+
+    #[test]
+    fn directory_entries_come_out_by_name() {
+        let buf = [entry(b"."), entry(b"uverbs0"), entry(b"abi_version")].concat();
+        let names: Vec<&[u8]> = entries(&buf).collect();
+        assert_eq!(names, [&b"."[..], b"uverbs0", b"abi_version"]);
+    }
+
+    #[test]
+    fn a_cut_directory_buffer_ends_the_list() {
+        let mut buf = entry(b"uverbs0");
+        buf.truncate(20);
+        assert_eq!(entries(&buf).count(), 0);
+        assert_eq!(entries(&[]).count(), 0);
+        let mut zero_length = entry(b"x");
+        zero_length[16] = 0;
+        assert_eq!(entries(&zero_length).count(), 0);
+    }
 }

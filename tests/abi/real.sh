@@ -1,0 +1,22 @@
+#!/bin/sh
+# Runs real.c beside fake_real.so in a mount namespace whose sysfs lists a foreign device.
+# Without the right to make one (neither root nor user namespaces) it says so and passes.
+#
+#   tests/abi/real.sh            (LD_LIBRARY_PATH names our libraries)
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+${CC:-cc} -w -shared -fPIC -o "$work/fake_real.so" "$here/fake_real.c"
+${CC:-cc} -Wall -o "$work/real" "$here/real.c" -libverbs -ldl
+user=
+[ "$(id -u)" = 0 ] || user=-r
+unshare $user -m true 2>/dev/null || { echo "left out: no right to make a mount namespace"; exit 0; }
+unshare $user -m sh -eu -c '
+    mkdir -p "$1/class/infiniband_verbs/uverbs9" "$1/class/net"
+    echo real0 >"$1/class/infiniband_verbs/uverbs9/ibdev"
+    [ ! -d /sys/class/net ] || mount --rbind /sys/class/net "$1/class/net"
+    mount --bind "$1/class" /sys/class
+    ROCEBUD_REAL=$1/fake_real.so "$1/real"
+    ROCEBUD_REAL=off ibv_devices | grep -q real0 && { echo "listed though switched off"; exit 1; }
+    exit 0' sh "$work"
