@@ -4,9 +4,10 @@ use rocebud_engine::{RxMeta, Transmit};
 use rocebud_wire::{Gid, Qpn, UDP_PORT, icrc};
 
 /// How a host numbers its IPv4 packets, and so what a receiver has to recover.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IdRule {
     /// Rising numbers, seen by the receiver: a NIC or a packet socket.
+    #[default]
     Rising,
     /// Position in the batch that the frame left in, not seen by the receiver: a UDP socket.
     BatchIndex,

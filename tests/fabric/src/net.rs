@@ -207,6 +207,11 @@ impl Fabric {
         self.held.len() + self.queue.values().filter(arriving).count()
     }
 
+    /// Lets a frame that no engine sent arrive at a host, one latency from now.
+    pub fn inject(&mut self, to: HostId, frame: Frame) {
+        self.schedule(self.now + self.latency_ns, Event::Arrive(to, frame));
+    }
+
     /// Does what comes next.
     pub fn step(&mut self, tap: &mut dyn Tap) -> Step {
         let Some((time, next)) = self.next() else {

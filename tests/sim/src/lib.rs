@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod pair;
 mod plan;
 mod runner;
 pub mod setup;

@@ -44,7 +44,7 @@ pub struct Plan {
 }
 
 /// A host.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct HostPlan {
     /// IPv4 identification.
     pub id_rule: IdRule,
@@ -63,7 +63,7 @@ pub struct HostPlan {
 }
 
 /// How receives are posted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ReceivePlan {
     /// Receives kept posted.
     pub depth: u32,
@@ -87,7 +87,7 @@ pub struct LinkPlan {
 }
 
 /// A queue pair and the program that uses it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct EndPlan {
     /// Host.
     pub host: usize,
@@ -117,6 +117,8 @@ pub struct EndPlan {
     pub burst_max: u32,
     /// Pause between bursts at most, nanoseconds.
     pub gap_ns_max: u64,
+    /// First PSN of every life; drawn if not given.
+    pub first_psn: Option<u32>,
     /// Trouble, and the number of requests posted before it.
     pub incidents: Vec<(u32, Incident)>,
 }
@@ -281,6 +283,7 @@ fn end(rng: &mut Rng, host: usize, mtu: Mtu) -> EndPlan {
         target: rng.pick(&[64, 4096, 70_000]),
         burst_max: rng.range_u32(1, 16),
         gap_ns_max: rng.pick(&[0, 10_000, 1_000_000]),
+        first_psn: None,
         incidents,
     }
 }

@@ -472,7 +472,9 @@ impl World {
     pub(crate) fn side(&mut self, index: usize) -> Side {
         let end = &mut self.ends[index];
         // Often near the wrap: start values are random in the field, so the wrap is ordinary.
-        let psn = if end.rng.percent(50) {
+        let psn = if let Some(psn) = end.plan.first_psn {
+            psn
+        } else if end.rng.percent(50) {
             0x00ff_fff0 + end.rng.range_u32(0, 15)
         } else {
             end.rng.next_u32()
