@@ -1,4 +1,30 @@
-# `make demo` and `make test` do all the set-up that they need.
-.PHONY: test
+# Everything here sets itself up: what is missing is installed (as root) or named.
+#
+#   make demo     unmodified perftest and ibv_rc_pingpong over rocebud, in about a minute
+#   make test     every test; as an ordinary user what needs no root, and it says what it left out
+#   make build    build/bin/rocebud, build/lib/libibverbs.so.1 and their kin (PROFILE=dev: faster to build)
+#   make lint     format, clippy, the symbol list
+#   make bench    the two figures of README.md, over one veth pair (root)
+include src/abi/link.mk
+
+.DEFAULT_GOAL := build
+.PHONY: demo test lint bench
+
+demo:
+	tools/setup/packages.sh demo
+	$(MAKE) --no-print-directory build
+	tools/demo/demo.sh
+
 test:
-	cargo test --workspace --quiet
+	tools/setup/packages.sh test
+	$(MAKE) --no-print-directory build
+	tools/setup/test.sh
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+bench:
+	tools/setup/packages.sh bench
+	$(MAKE) --no-print-directory build
+	tools/bench/bench.py

@@ -102,7 +102,7 @@ def main():
     assert attr.node_guid != "0000:0000:0000:0000" and attr.max_mr_size > 4096 and attr.max_pkeys > 0
     assert port.state == e.IBV_PORT_ACTIVE and port.link_layer == e.IBV_LINK_LAYER_ETHERNET
     assert port.max_msg_sz > 4096 and port.gid_tbl_len > index
-    gid = ctx.query_gid(1, index).gid
+    gid = ctx.query_gid(1, index)
     pd = PD(ctx)
     refused(22, lambda: MR(pd, 4096, e.IBV_ACCESS_REMOTE_WRITE))
     refused(22, lambda: CQ(ctx, attr.max_cqe + 1))

@@ -1,0 +1,17 @@
+#!/bin/bash
+# Every test of the tree, one group after the other; a failing group does not hide the next.
+set -u
+cd "$(dirname "$0")/../.."
+status=0
+group() {
+    echo "--- $*"
+    "$@" || status=1
+}
+
+# crates: unit, property and golden tests, 200 fresh seeds of the simulator, tidy
+group cargo test --workspace --no-fail-fast
+# planted faults prove the simulator's checkers; the feature is enabled nowhere else
+group cargo test -p rocebud-sim --features planted --test planted
+# unmodified programs and data-verifying ones between namespaces; says what it left out
+group cargo test -p rocebud-peer --test peer
+exit $status
