@@ -147,7 +147,8 @@ pub trait Env {
     fn invalidate_local(&mut self, scope: Scope, rkey: RKey) -> Result<(), LocalFault>;
 
     /// Delivers a completion. `solicited` = it counts for a solicited-only arm (error completions
-    /// always do, whatever this says).
+    /// always do, whatever this says). On an overrun the engine raises `CQ_ERR` once and takes the
+    /// attached queue pairs down; the world only refuses.
     fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), CqOverrun>;
 
     /// Raises an asynchronous event.

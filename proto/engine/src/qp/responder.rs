@@ -58,6 +58,8 @@ pub(crate) struct Responder {
     /// Packets accepted since one was acknowledged.
     unacked: u32,
     established: bool,
+    /// Where a run of duplicates goes on: it is one line in the story.
+    duplicate_next: Option<Psn>,
 }
 
 impl Responder {
@@ -179,7 +181,10 @@ impl Qp {
     fn on_duplicate<E: Env>(&mut self, pkt: &Packet<'_>, cx: &mut Cx<'_, E>) {
         cx.count(Counter::DuplicateRequest);
         let psn = pkt.bth.psn;
-        self.note(cx, NoteKind::Duplicate, psn, u32::from(pkt.bth.opcode.0));
+        if self.resp.duplicate_next != Some(psn) {
+            self.note(cx, NoteKind::Duplicate, psn, u32::from(pkt.bth.opcode.0));
+        }
+        self.resp.duplicate_next = Some(psn.add(1));
         match pkt.info.operation {
             Operation::Send | Operation::Write => {
                 // As far as possible, but not past a READ or atomic whose answer the requester
