@@ -1,3 +1,33 @@
-//! The event loop: clock, link, engine, memory.
+//! The event loop of a process: clock, link, engine, memory.
+//!
+//! A [`Runtime`] joins what the rooms around it offer: the engine (which knows no socket), the UDP
+//! link (which knows no BTH), guarded memory, and the daemon's word on devices and slots. It runs
+//! in the threads of the application whenever they call, and in one of its own when they do not.
+//! Nothing here is meant for programs: they use `rocebud-verbs`.
+#![deny(unsafe_code)]
 
+pub mod channel;
+pub mod context;
+mod core;
+pub mod cq;
+mod env;
+mod fork;
+pub mod hooks;
+pub mod keys;
+pub mod log;
+mod objects;
+pub mod ports;
+mod progress;
+mod qpn;
+mod random;
+mod runtime;
+mod rx;
+mod sync;
+#[allow(unsafe_code, reason = "system calls; one operation a block")]
+mod sys;
+mod tx;
+
+pub use objects::PostError;
 pub use rocebud_engine::SrqMask;
+pub use rocebud_mem::{copy_in, probe};
+pub use runtime::Runtime;

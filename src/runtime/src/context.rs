@@ -1,0 +1,149 @@
+//! What is shared about an open device and its objects, below the handles of verbs.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rocebud_objects::{CqId, EventKind, Misuse, SrqId};
+use rocebud_wire::Qpn;
+
+use crate::channel::{Acked, Acks, EventQueue};
+use crate::cq::Cq;
+
+/// An open device: its interface and its asynchronous events.
+#[derive(Debug)]
+pub struct ContextShared {
+    /// Interface of the device; stays when the name changes.
+    pub ifindex: u32,
+    /// The layer above's word.
+    pub user: AtomicU64,
+    closed: AtomicBool,
+    events: EventQueue<AsyncNotice>,
+}
+
+/// A queue pair, as events see it.
+#[derive(Debug)]
+pub struct QpShared {
+    /// Its number.
+    pub qpn: Qpn,
+    /// The layer above's word.
+    pub user: AtomicU64,
+    /// Asynchronous events taken.
+    pub acks: Acks,
+    /// Whose it is.
+    pub context: Arc<ContextShared>,
+    /// Where its completions go.
+    pub send_cq: Arc<Cq>,
+    /// Where its receive completions go.
+    pub recv_cq: Arc<Cq>,
+}
+
+/// A shared receive queue, as events see it.
+#[derive(Debug)]
+pub struct SrqShared {
+    /// Its name towards the engine.
+    pub id: SrqId,
+    /// The layer above's word.
+    pub user: AtomicU64,
+    /// Asynchronous events taken.
+    pub acks: Acks,
+    /// Whose it is.
+    pub context: Arc<ContextShared>,
+}
+
+/// What an asynchronous event is about.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "said by their names")]
+pub enum Element {
+    Qp(Arc<QpShared>),
+    Cq(Arc<Cq>),
+    Srq(Arc<SrqShared>),
+    Port(u8),
+    Device,
+}
+
+/// An asynchronous event.
+#[derive(Clone, Debug)]
+pub struct AsyncNotice {
+    /// What happened.
+    pub kind: EventKind,
+    /// To what.
+    pub element: Element,
+}
+
+impl Acked for AsyncNotice {
+    fn acks(&self) -> Option<&Acks> {
+        match &self.element {
+            Element::Qp(qp) => Some(&qp.acks),
+            Element::Cq(cq) => Some(&cq.async_acks),
+            Element::Srq(srq) => Some(&srq.acks),
+            Element::Port(_) | Element::Device => None,
+        }
+    }
+}
+
+impl ContextShared {
+    pub(crate) fn new(ifindex: u32) -> std::io::Result<Self> {
+        Ok(Self {
+            ifindex,
+            user: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            events: EventQueue::new()?,
+        })
+    }
+
+    /// Becomes readable when an asynchronous event waits.
+    pub fn async_fd(&self) -> RawFd {
+        self.events.fd()
+    }
+
+    /// Raises an event.
+    pub fn raise(&self, kind: EventKind, element: Element) {
+        if !self.is_closed() {
+            self.events.push(AsyncNotice { kind, element });
+        }
+    }
+
+    /// Takes the oldest event.
+    pub fn try_take(&self) -> Option<AsyncNotice> {
+        self.events.try_take()
+    }
+
+    /// Waits until an event may be there.
+    ///
+    /// # Errors
+    /// EAGAIN: non-blocking. EINTR: a signal.
+    pub fn wait(&self) -> Result<(), Misuse> {
+        self.events.wait()
+    }
+
+    /// Nothing may be done with it any more.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Marks it closed; false if it was.
+    pub fn mark_closed(&self) -> bool {
+        !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn purge_cq(&self, id: CqId) {
+        self.events
+            .purge(|n| matches!(&n.element, Element::Cq(cq) if cq.id == id));
+    }
+
+    pub(crate) fn purge_qp(&self, qpn: Qpn) {
+        self.events
+            .purge(|n| matches!(&n.element, Element::Qp(qp) if qp.qpn == qpn));
+    }
+
+    pub(crate) fn purge_srq(&self, id: SrqId) {
+        self.events
+            .purge(|n| matches!(&n.element, Element::Srq(srq) if srq.id == id));
+    }
+
+    /// Drops all events: they hold their objects alive.
+    pub(crate) fn purge_all(&self) {
+        self.events.purge(|_| true);
+    }
+}

@@ -1,0 +1,295 @@
+//! What the engine's lock guards, and one turn of the crank.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use rocebud_ctl::{PageSet, SlotGrant, forward};
+use rocebud_engine::{Node, NodeConfig};
+use rocebud_mem::Guard;
+use rocebud_nic::udp::{SlotSockets, UdpLink};
+use rocebud_nic::{PacketIo, RxFrame};
+use rocebud_objects::{Counter, Instant};
+use rocebud_wire::Gid;
+
+use crate::env::{Directory, World};
+use crate::hooks::Hooks;
+use crate::keys::KeyTable;
+use crate::qpn::QpnPool;
+use crate::rx::Rx;
+use crate::sys;
+use crate::tx::Tx;
+
+/// Batches received in one turn: as many as the link has buffers for.
+const RX_BATCHES: usize = 4;
+
+/// Receive calls that a late timer may make before it acts. A socket that is not dry after this
+/// many is being flooded, and timers must run all the same.
+const DRAIN_ROUNDS_MAX: usize = 64;
+
+/// When to try again what the link could not take.
+const STUCK_RETRY_NS: u64 = 100_000;
+
+/// Frames taken from the daemon in one turn.
+const FORWARDED_MAX: usize = 64;
+
+/// What turns may use without the lock being theirs.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) keys: KeyTable,
+    pub(crate) pages: std::sync::Arc<PageSet>,
+}
+
+/// Everything that the engine's lock guards.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) node: Node,
+    pub(crate) dir: Directory,
+    pub(crate) qpns: QpnPool,
+    /// Queue pairs attached to each multicast group on each interface.
+    pub(crate) groups: HashMap<(Gid, u32), u32>,
+    pub(crate) link: Option<UdpLink>,
+    forwards: Vec<OwnedFd>,
+    forward_buf: Vec<u8>,
+    tx: Tx,
+    hooks: Hooks,
+    lost: u64,
+}
+
+/// What a turn did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Turn {
+    /// Packets that came in.
+    pub(crate) received: usize,
+    /// Packets that went out.
+    pub(crate) sent: usize,
+}
+
+impl Turn {
+    /// Nothing happened: the sockets were dry and the engine had nothing to say.
+    pub(crate) fn is_idle(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl Core {
+    pub(crate) fn new() -> Self {
+        Self {
+            node: Node::new(NodeConfig::default()),
+            dir: Directory::default(),
+            qpns: QpnPool::default(),
+            groups: HashMap::new(),
+            link: None,
+            forwards: Vec::new(),
+            forward_buf: Vec::new(),
+            tx: Tx::new(),
+            hooks: Hooks::from_environment(),
+            lost: 0,
+        }
+    }
+
+    /// Takes a slot into use.
+    pub(crate) fn add_slot(&mut self, grant: SlotGrant) -> std::io::Result<()> {
+        let rcvbuf = grant.rcvbuf_bytes;
+        let sockets = SlotSockets {
+            recv_v4: grant.recv_v4,
+            recv_v6: grant.recv_v6,
+            send_v4: grant.send_v4,
+            send_v6: grant.send_v6,
+        };
+        match &mut self.link {
+            Some(link) => link.add_slot(sockets)?,
+            None => {
+                self.link = Some(UdpLink::new(sockets)?);
+                // READ responses share our buffer with everything else that comes in.
+                self.node.set_read_window(rcvbuf / 2);
+            }
+        }
+        self.forwards.push(grant.forward);
+        self.qpns.add_slot(grant.slot);
+        Ok(())
+    }
+
+    /// Closes every socket at once: a stale holder of port 4791 would shift the group of the next
+    /// daemon.
+    pub(crate) fn drop_link(&mut self) {
+        self.link = None;
+        self.forwards.clear();
+        self.groups.clear();
+    }
+
+    /// The world as the engine sees it now, beside the engine itself.
+    pub(crate) fn split<'a>(&'a mut self, shared: &'a Shared) -> (&'a mut Node, World<'a>) {
+        let world = World {
+            keys: &shared.keys,
+            pages: &shared.pages,
+            dir: &self.dir,
+            now: now(),
+        };
+        (&mut self.node, world)
+    }
+
+    /// Receives, runs timers that are due, sends: a bounded amount of each.
+    pub(crate) fn turn(&mut self, shared: &Shared) -> Turn {
+        let mut guard = None;
+        let mut received = self.receive(shared, &mut guard);
+        let due = |node: &Node| node.next_timeout().is_some_and(|at| at <= now());
+        if due(&self.node) {
+            // We may have been descheduled: what waits in the socket may be the very answer whose
+            // absence the timer would punish.
+            for _ in 0..DRAIN_ROUNDS_MAX {
+                if let Some(link) = &mut self.link {
+                    link.look_everywhere();
+                }
+                let more = self.receive(shared, &mut guard);
+                received += more;
+                if more == 0 {
+                    break;
+                }
+            }
+            guard.get_or_insert_with(Guard::new);
+            let (node, mut world) = self.split(shared);
+            node.on_timeout(world.now, &mut world);
+        }
+        let sent = self.transmit_guarded(shared, &mut guard);
+        Turn { received, sent }
+    }
+
+    /// Sends what the engine has, a bounded amount.
+    pub(crate) fn transmit(&mut self, shared: &Shared) -> usize {
+        self.transmit_guarded(shared, &mut None)
+    }
+
+    fn transmit_guarded(&mut self, shared: &Shared, guard: &mut Option<Guard>) -> usize {
+        if !self.node.wants_transmit() && !self.tx.is_stuck() {
+            return 0;
+        }
+        guard.get_or_insert_with(Guard::new);
+        let mut world = World {
+            keys: &shared.keys,
+            pages: &shared.pages,
+            dir: &self.dir,
+            now: now(),
+        };
+        match &mut self.link {
+            Some(link) => self
+                .tx
+                .run(&mut self.node, link, &mut self.hooks, &mut world),
+            None => {
+                self.tx.discard(&mut self.node, &mut world);
+                0
+            }
+        }
+    }
+
+    fn receive(&mut self, shared: &Shared, guard: &mut Option<Guard>) -> usize {
+        let Some(link) = &mut self.link else {
+            return 0;
+        };
+        let mut world = World {
+            keys: &shared.keys,
+            pages: &shared.pages,
+            dir: &self.dir,
+            now: now(),
+        };
+        let mut rx = Rx {
+            node: &mut self.node,
+            hooks: &mut self.hooks,
+            qpns: &self.qpns,
+            forward: self.forwards.first(),
+        };
+        let received = link
+            .recv(RX_BATCHES, &mut |frame| {
+                guard.get_or_insert_with(Guard::new);
+                rx.frame(&frame, &mut world);
+            })
+            .unwrap_or(0);
+        if received != 0 {
+            let lost = link.rx_lost();
+            if lost != self.lost {
+                world.add(Counter::SocketOverflow, lost.wrapping_sub(self.lost));
+                self.lost = lost;
+            }
+        }
+        received
+    }
+
+    /// Takes frames that arrived at other processes' sockets. Returns how many.
+    pub(crate) fn receive_forwarded(&mut self, shared: &Shared) -> usize {
+        if self.forward_buf.is_empty() {
+            self.forward_buf.resize(forward::MESSAGE_BYTES_MAX, 0);
+        }
+        let _guard = Guard::new();
+        let mut world = World {
+            keys: &shared.keys,
+            pages: &shared.pages,
+            dir: &self.dir,
+            now: now(),
+        };
+        let mut rx = Rx {
+            node: &mut self.node,
+            hooks: &mut self.hooks,
+            qpns: &self.qpns,
+            forward: None,
+        };
+        let mut received = 0;
+        for fd in &self.forwards {
+            while received < FORWARDED_MAX {
+                let Ok(Some((header, data))) = forward::recv(fd, &mut self.forward_buf) else {
+                    break;
+                };
+                received += 1;
+                let frame = RxFrame {
+                    data,
+                    src: header.src,
+                    dst: header.dst,
+                    ifindex: header.ifindex,
+                    traffic_class: header.traffic_class,
+                    hop_limit: header.hop_limit,
+                    seg_index: header.seg_index,
+                    batch_len: header.batch_len,
+                };
+                rx.frame(&frame, &mut world);
+            }
+        }
+        received
+    }
+
+    /// When the next turn must happen even if nothing arrives.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        let retry = if self.tx.is_stuck() {
+            Some(now().0 + STUCK_RETRY_NS)
+        } else {
+            self.has_more().then(|| now().0)
+        };
+        let timer = self.node.next_timeout().map(|at| at.0);
+        match (retry, timer) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// The engine has something to send that a turn's bounds left over.
+    pub(crate) fn has_more(&self) -> bool {
+        self.node.wants_transmit() && !self.tx.is_stuck()
+    }
+
+    /// Sockets that become readable when frames arrive.
+    pub(crate) fn poll_fds(&self) -> Vec<i32> {
+        self.link
+            .as_ref()
+            .map(PacketIo::poll_fds)
+            .unwrap_or_default()
+    }
+
+    /// Descriptors that become readable when the daemon hands frames on.
+    pub(crate) fn forward_fds(&self) -> Vec<i32> {
+        use std::os::fd::AsRawFd;
+        self.forwards.iter().map(AsRawFd::as_raw_fd).collect()
+    }
+}
+
+/// Now, on the engine's clock.
+#[inline]
+pub(crate) fn now() -> Instant {
+    Instant(sys::monotonic_ns())
+}

@@ -1,0 +1,142 @@
+use super::*;
+
+fn cq(cqe: u32) -> (Arc<Cq>, Arc<CompChannel>) {
+    let channel = Arc::new(CompChannel::new().unwrap());
+    let context = Arc::new(ContextShared::new(1).unwrap());
+    let cq = Cq::new(CqId(3), cqe, Some(channel.clone()), context, 99);
+    (Arc::new(cq), channel)
+}
+
+fn wc(wr_id: u64) -> Wc {
+    Wc {
+        wr_id,
+        qp_num: Qpn::new(wr_id as u32 % 2),
+        ..Wc::default()
+    }
+}
+
+fn failed(wr_id: u64) -> Wc {
+    Wc {
+        status: WcStatus::RetryExcErr,
+        ..wc(wr_id)
+    }
+}
+
+fn drain(cq: &Cq) -> Vec<u64> {
+    let mut out = [Wc::default(); 2];
+    let mut ids = Vec::new();
+    loop {
+        let n = cq.take(&mut out);
+        if n == 0 {
+            return ids;
+        }
+        ids.extend(out[..n].iter().map(|w| w.wr_id));
+    }
+}
+
+#[test]
+fn completions_come_out_in_order() {
+    let (cq, channel) = cq(8);
+    for id in 0..5 {
+        cq.push(wc(id), false).unwrap();
+    }
+    assert_eq!(drain(&cq), [0, 1, 2, 3, 4]);
+    assert!(channel.is_empty(), "a fresh queue is not armed");
+}
+
+#[test]
+fn an_arm_makes_one_event() {
+    let (cq, channel) = cq(8);
+    cq.arm(false);
+    cq.push(wc(1), false).unwrap();
+    cq.push(wc(2), false).unwrap();
+    assert_eq!(channel.len(), 1);
+    assert_eq!(
+        channel.try_take().unwrap().0.user.load(Ordering::Relaxed),
+        99
+    );
+}
+
+#[test]
+fn arming_fires_at_once_for_what_waits() {
+    let (cq, channel) = cq(8);
+    cq.push(wc(1), false).unwrap();
+    cq.arm(true);
+    assert_eq!(channel.len(), 0, "not solicited");
+    cq.arm(false);
+    assert_eq!(channel.len(), 1);
+    cq.push(wc(2), true).unwrap();
+    assert_eq!(channel.len(), 1, "it is disarmed again");
+}
+
+#[test]
+fn solicited_only_waits_for_solicited_or_error() {
+    let (queue, channel) = cq(8);
+    queue.arm(true);
+    queue.push(wc(1), false).unwrap();
+    assert_eq!(channel.len(), 0);
+    queue.push(wc(2), true).unwrap();
+    assert_eq!(channel.len(), 1);
+    let (queue, channel) = cq(8);
+    queue.arm(true);
+    queue.push(failed(1), false).unwrap();
+    assert_eq!(channel.len(), 1);
+}
+
+#[test]
+fn solicited_does_not_weaken_any_but_any_strengthens_solicited() {
+    let (queue, channel) = cq(8);
+    queue.arm(false);
+    queue.arm(true);
+    queue.push(wc(1), false).unwrap();
+    assert_eq!(channel.len(), 1);
+    let (queue, channel) = cq(8);
+    queue.arm(true);
+    queue.arm(false);
+    queue.push(wc(1), false).unwrap();
+    assert_eq!(channel.len(), 1);
+}
+
+#[test]
+fn a_full_queue_overruns_for_good_and_keeps_what_it_has() {
+    let (cq, _) = cq(2);
+    cq.push(wc(1), false).unwrap();
+    cq.push(wc(2), false).unwrap();
+    assert!(cq.push(wc(3), false).is_err());
+    assert!(cq.is_overrun());
+    assert_eq!(drain(&cq), [1, 2]);
+    assert!(cq.push(wc(4), false).is_err());
+}
+
+#[test]
+fn resizing_keeps_what_waits_or_refuses() {
+    let (cq, _) = cq(4);
+    for id in 0..4 {
+        cq.push(wc(id), false).unwrap();
+    }
+    assert!(cq.resize(3).is_err());
+    cq.resize(6).unwrap();
+    cq.push(wc(4), false).unwrap();
+    assert_eq!(cq.cqe(), 6);
+    assert_eq!(drain(&cq), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn purging_takes_one_queue_pair_and_leaves_the_others_in_order() {
+    let (cq, _) = cq(8);
+    for id in 0..6 {
+        cq.push(wc(id), false).unwrap();
+    }
+    cq.purge(Qpn::new(1));
+    assert_eq!(drain(&cq), [0, 2, 4]);
+}
+
+#[test]
+fn events_unread_vanish_with_the_queue() {
+    let (cq, channel) = cq(8);
+    cq.arm(false);
+    cq.push(wc(1), false).unwrap();
+    assert_eq!(channel.len(), 1);
+    cq.settle();
+    assert_eq!(channel.len(), 0);
+}

@@ -1,0 +1,276 @@
+//! The engine's world: real memory behind real keys, completion queues, events, counters.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use rocebud_ctl::PageSet;
+use rocebud_engine::{CqOverrun, Env, LocalFault, RemoteFault, Scope};
+use rocebud_objects::{
+    Access, AsyncEvent, AtomicOp, Counter, CqId, FlushPlacement, Instant, Note, NoteKind, PdId,
+    QpState, SrqId, Wc,
+};
+use rocebud_wire::{LKey, Qpn, RKey};
+
+use crate::context::{ContextShared, Element, QpShared, SrqShared};
+use crate::cq::Cq;
+use crate::keys::KeyTable;
+use crate::sys;
+
+/// Who is behind the numbers that the engine knows.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    cqs: Vec<Option<Arc<Cq>>>,
+    pub(crate) qps: HashMap<Qpn, Arc<QpShared>>,
+    pub(crate) srqs: HashMap<SrqId, Arc<SrqShared>>,
+}
+
+impl Directory {
+    /// The number that the next completion queue gets.
+    pub(crate) fn next_cq(&self) -> CqId {
+        let at = self.cqs.iter().position(Option::is_none);
+        CqId(u32::try_from(at.unwrap_or(self.cqs.len())).unwrap_or(u32::MAX))
+    }
+
+    pub(crate) fn add_cq(&mut self, cq: Arc<Cq>) {
+        let at = cq.id.0 as usize;
+        if at >= self.cqs.len() {
+            self.cqs.resize(at + 1, None);
+        }
+        self.cqs[at] = Some(cq);
+    }
+
+    pub(crate) fn remove_cq(&mut self, id: CqId) {
+        if let Some(place) = self.cqs.get_mut(id.0 as usize) {
+            *place = None;
+        }
+    }
+
+    pub(crate) fn remove_cqs_of(&mut self, context: &Arc<ContextShared>) {
+        for place in &mut self.cqs {
+            place.take_if(|cq| Arc::ptr_eq(&cq.context, context));
+        }
+    }
+
+    pub(crate) fn cq(&self, id: CqId) -> Option<&Arc<Cq>> {
+        self.cqs.get(id.0 as usize)?.as_ref()
+    }
+
+    pub(crate) fn cqs(&self) -> usize {
+        self.cqs.iter().flatten().count()
+    }
+}
+
+/// The world during one turn. Only the holder of the engine's lock has one.
+pub(crate) struct World<'a> {
+    pub(crate) keys: &'a KeyTable,
+    pub(crate) pages: &'a PageSet,
+    pub(crate) dir: &'a Directory,
+    pub(crate) now: Instant,
+}
+
+impl World<'_> {
+    /// Counters are written by the holder of the engine's lock alone, so no locked instruction is
+    /// needed.
+    #[inline]
+    pub(crate) fn add(&self, counter: Counter, n: u64) {
+        let cell = self.pages.counter(counter);
+        cell.store(cell.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+}
+
+impl Env for World<'_> {
+    fn check_local(
+        &self,
+        pd: PdId,
+        lkey: LKey,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<(), LocalFault> {
+        self.keys.local(pd, lkey, addr, len, write, |_| Ok(()))
+    }
+
+    fn check_remote(
+        &self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<(), RemoteFault> {
+        self.keys.remote(scope, rkey, va, len, need, |_| Ok(()))
+    }
+
+    fn read_local(
+        &mut self,
+        pd: PdId,
+        lkey: LKey,
+        addr: u64,
+        dst: &mut [u8],
+    ) -> Result<(), LocalFault> {
+        let len = dst.len() as u64;
+        self.keys.local(pd, lkey, addr, len, false, |at| {
+            rocebud_mem::copy_in(dst, at).map_err(|_| LocalFault::Page)
+        })
+    }
+
+    fn write_local(
+        &mut self,
+        pd: PdId,
+        lkey: LKey,
+        addr: u64,
+        src: &[u8],
+    ) -> Result<(), LocalFault> {
+        let len = src.len() as u64;
+        self.keys.local(pd, lkey, addr, len, true, |at| {
+            rocebud_mem::copy_out(at, src).map_err(|_| LocalFault::Page)
+        })
+    }
+
+    fn read_remote(
+        &mut self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        dst: &mut [u8],
+    ) -> Result<(), RemoteFault> {
+        let len = dst.len() as u64;
+        let need = Access::REMOTE_READ;
+        self.keys.remote(scope, rkey, va, len, need, |at| {
+            rocebud_mem::copy_in(dst, at).map_err(|_| RemoteFault::Page)
+        })
+    }
+
+    fn write_remote(
+        &mut self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        src: &[u8],
+    ) -> Result<(), RemoteFault> {
+        let len = src.len() as u64;
+        let need = Access::REMOTE_WRITE;
+        self.keys.remote(scope, rkey, va, len, need, |at| {
+            rocebud_mem::copy_out(at, src).map_err(|_| RemoteFault::Page)
+        })
+    }
+
+    fn atomic_remote(
+        &mut self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<u64, RemoteFault> {
+        let need = Access::REMOTE_ATOMIC;
+        self.keys.remote(scope, rkey, va, 8, need, |at| {
+            match op {
+                AtomicOp::CmpSwap { compare, swap } => {
+                    rocebud_mem::atomic_cmp_swap(at, compare, swap)
+                }
+                AtomicOp::FetchAdd { add } => rocebud_mem::atomic_fetch_add(at, add),
+            }
+            .map_err(|_| RemoteFault::Page)
+        })
+    }
+
+    fn atomic_write_remote(
+        &mut self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        value: [u8; 8],
+    ) -> Result<(), RemoteFault> {
+        let need = Access::REMOTE_WRITE;
+        self.keys.remote(scope, rkey, va, 8, need, |at| {
+            rocebud_mem::store_u64(at, u64::from_ne_bytes(value))
+                .map(|_| ())
+                .map_err(|_| RemoteFault::Page)
+        })
+    }
+
+    fn flush_remote(
+        &mut self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        len: u64,
+        whole_region: bool,
+        placement: u8,
+    ) -> Result<(), RemoteFault> {
+        let persistent = placement & FlushPlacement::PERSISTENT != 0;
+        let mut need = Access::empty();
+        need.set(
+            Access::FLUSH_GLOBAL,
+            placement & FlushPlacement::GLOBAL != 0,
+        );
+        need.set(Access::FLUSH_PERSISTENT, persistent);
+        let act = |addr: u64, len: u64| {
+            // Our stores are visible to every observer once this fence has passed.
+            fence(Ordering::SeqCst);
+            if persistent && !sys::persist(addr, len) {
+                return Err(RemoteFault::Page);
+            }
+            Ok(())
+        };
+        if whole_region {
+            self.keys.remote_whole(scope, rkey, need, act)
+        } else {
+            self.keys
+                .remote(scope, rkey, va, len, need, |at| act(at as u64, len))
+        }
+    }
+
+    fn invalidate_remote(&mut self, _scope: Scope, _rkey: RKey) -> Result<(), RemoteFault> {
+        // Only windows and fast-registration regions can be invalidated; there are none yet.
+        Err(RemoteFault::Key)
+    }
+
+    fn invalidate_local(&mut self, _scope: Scope, _rkey: RKey) -> Result<(), LocalFault> {
+        Err(LocalFault::Key)
+    }
+
+    fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), CqOverrun> {
+        match self.dir.cq(cq) {
+            Some(cq) => cq.push(wc, solicited),
+            // Destroying a queue is refused while queue pairs use it.
+            None => Err(CqOverrun),
+        }
+    }
+
+    fn event(&mut self, event: AsyncEvent) {
+        match event {
+            AsyncEvent::Qp { qpn, kind } => {
+                if let Some(qp) = self.dir.qps.get(&qpn) {
+                    qp.context.raise(kind, Element::Qp(Arc::clone(qp)));
+                }
+            }
+            AsyncEvent::Cq { cq, kind } => {
+                if let Some(cq) = self.dir.cq(cq) {
+                    cq.context.raise(kind, Element::Cq(Arc::clone(cq)));
+                }
+            }
+            AsyncEvent::Srq { srq, kind } => {
+                if let Some(srq) = self.dir.srqs.get(&srq) {
+                    srq.context.raise(kind, Element::Srq(Arc::clone(srq)));
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, counter: Counter, n: u64) {
+        self.add(counter, n);
+    }
+
+    fn note(&mut self, qpn: Qpn, note: Note) {
+        self.pages.note(qpn, self.now, note);
+        if note.kind == NoteKind::State
+            && let Some(state) = QpState::from_verbs(note.arg)
+            && let Some(record) = self.pages.qp_record(qpn)
+        {
+            record.set_state(state);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Where tracing and fault rules look at packets.
+//!
+//! Off, they cost one relaxed load a turn and a branch a packet. What is built in is a small rule
+//! set from the environment, so that losses can be tried on the real path:
+//!
+//! ```text
+//! ROCEBUD_FAULT="drop=rx:1%; drop tx opcode=0x10 nth=1,4; seed=7"
+//! ```
+//!
+//! Rules are separated by `;`. A rule is `drop` and words, separated by blanks, `=` after `drop`
+//! counting as one: `rx` or `tx` (both if missing), `:P%` after it a probability, `opcode=N`,
+//! `qp=N` (destination), `nth=A,B,…` (positions from 1 among the packets that the other words
+//! fit). A rule drops what all of its words fit. Numbers are decimal or 0x…. `seed=N` makes the
+//! dice repeat.
+
+use rocebud_wire::{Bth, Opcode, Packet, Qpn};
+
+use crate::log::{self, Level};
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// In, after its ICRC was found right.
+    Rx,
+    /// Out, before it is sealed.
+    Tx,
+}
+
+/// What a hook wants done with a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Nothing.
+    Pass,
+    /// It is lost.
+    Drop,
+}
+
+/// Looks at every packet.
+pub trait Hook: Send {
+    /// One packet. The ICRC of one that leaves is not there yet.
+    fn packet(&mut self, direction: Direction, packet: &Packet<'_>) -> Verdict;
+}
+
+/// The hooks of the process.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    list: Vec<Box<dyn Hook>>,
+}
+
+impl Hooks {
+    pub(crate) fn from_environment() -> Self {
+        let mut hooks = Self::default();
+        if let Ok(text) = std::env::var("ROCEBUD_FAULT") {
+            match FaultRules::parse(&text) {
+                Ok(rules) => hooks.list.push(Box::new(rules)),
+                Err(word) => log::line(
+                    Level::Error,
+                    format_args!(
+                        "ROCEBUD_FAULT: `{word}` is not understood, no rule is in force; \
+                         example: drop=rx:1%; drop tx opcode=0x10 nth=1,4"
+                    ),
+                ),
+            }
+        }
+        hooks
+    }
+
+    #[inline]
+    pub(crate) fn packet(&mut self, direction: Direction, frame: &[u8]) -> Verdict {
+        if self.list.is_empty() {
+            return Verdict::Pass;
+        }
+        self.ask(direction, frame)
+    }
+
+    #[cold]
+    fn ask(&mut self, direction: Direction, frame: &[u8]) -> Verdict {
+        let Ok(packet) = Packet::parse(frame) else {
+            return Verdict::Pass;
+        };
+        let mut hooks = self.list.iter_mut();
+        if hooks.any(|h| h.packet(direction, &packet) == Verdict::Drop) {
+            return Verdict::Drop;
+        }
+        Verdict::Pass
+    }
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hooks({})", self.list.len())
+    }
+}
+
+/// Rules of `ROCEBUD_FAULT`.
+#[derive(Debug)]
+pub struct FaultRules {
+    rules: Vec<Rule>,
+    dice: u64,
+}
+
+#[derive(Debug, Default)]
+struct Rule {
+    direction: Option<Direction>,
+    /// Of a million.
+    ppm: Option<u32>,
+    opcode: Option<u8>,
+    qp: Option<Qpn>,
+    nth: Vec<u64>,
+    seen: u64,
+}
+
+impl FaultRules {
+    /// Reads rules.
+    ///
+    /// # Errors
+    /// The word that was not understood.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut rules = Self {
+            rules: Vec::new(),
+            dice: u64::from(crate::random::u32()) | 1,
+        };
+        for rule in text.split(';').map(str::trim).filter(|r| !r.is_empty()) {
+            if let Some(seed) = rule.strip_prefix("seed=") {
+                rules.dice = number(seed)?.wrapping_mul(2) | 1;
+                continue;
+            }
+            let words = rule
+                .strip_prefix("drop")
+                .ok_or_else(|| rule.to_owned())?
+                .trim_start_matches('=');
+            rules.rules.push(Rule::parse(words)?);
+        }
+        Ok(rules)
+    }
+
+    fn roll(&mut self) -> u32 {
+        // xorshift64*: good enough for dice, and repeatable.
+        self.dice ^= self.dice >> 12;
+        self.dice ^= self.dice << 25;
+        self.dice ^= self.dice >> 27;
+        ((self.dice.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % 1_000_000) as u32
+    }
+}
+
+impl Hook for FaultRules {
+    fn packet(&mut self, direction: Direction, packet: &Packet<'_>) -> Verdict {
+        self.judge(direction, &packet.bth)
+    }
+}
+
+impl FaultRules {
+    fn judge(&mut self, direction: Direction, bth: &Bth) -> Verdict {
+        let roll = self.roll();
+        let mut verdict = Verdict::Pass;
+        for rule in &mut self.rules {
+            if rule.fits(direction, bth, roll) {
+                verdict = Verdict::Drop;
+            }
+        }
+        verdict
+    }
+}
+
+impl Rule {
+    fn parse(words: &str) -> Result<Self, String> {
+        let mut rule = Self::default();
+        for word in words.split_whitespace() {
+            let bad = || word.to_owned();
+            let (name, value) = word.split_once(['=', ':']).unwrap_or((word, ""));
+            match name {
+                "rx" | "tx" => {
+                    rule.direction = Some(if name == "rx" {
+                        Direction::Rx
+                    } else {
+                        Direction::Tx
+                    });
+                    if !value.is_empty() {
+                        let percent: f64 =
+                            value.trim_end_matches('%').parse().map_err(|_| bad())?;
+                        if !(0.0..=100.0).contains(&percent) {
+                            return Err(bad());
+                        }
+                        rule.ppm = Some((percent * 10_000.0) as u32);
+                    }
+                }
+                "opcode" => {
+                    rule.opcode = Some(u8::try_from(number(value)?).map_err(|_| bad())?);
+                }
+                "qp" => rule.qp = Some(Qpn::new(u32::try_from(number(value)?).map_err(|_| bad())?)),
+                "nth" => rule.nth = value.split(',').map(number).collect::<Result<_, _>>()?,
+                _ => return Err(bad()),
+            }
+        }
+        Ok(rule)
+    }
+
+    fn fits(&mut self, direction: Direction, bth: &Bth, roll: u32) -> bool {
+        let Opcode(opcode) = bth.opcode;
+        if self.direction.is_some_and(|d| d != direction)
+            || self.opcode.is_some_and(|o| o != opcode)
+            || self.qp.is_some_and(|q| q != bth.dest_qp)
+            || self.ppm.is_some_and(|p| roll >= p)
+        {
+            return false;
+        }
+        self.seen += 1;
+        self.nth.is_empty() || self.nth.contains(&self.seen)
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    }
+    .map_err(|_| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use rocebud_wire::Psn;
+
+    use super::*;
+
+    fn drops(rules: &mut FaultRules, direction: Direction, opcode: Opcode, n: usize) -> usize {
+        let bth = Bth::new(opcode, Qpn::new(0x5001), Psn::new(0));
+        (0..n)
+            .filter(|_| rules.judge(direction, &bth) == Verdict::Drop)
+            .count()
+    }
+
+    #[test]
+    fn a_percentage_drops_about_that_many_one_way() {
+        let mut rules = FaultRules::parse("drop=rx:1%; seed=3").unwrap();
+        let n = drops(&mut rules, Direction::Rx, Opcode(4), 100_000);
+        assert!((800..1200).contains(&n), "{n}");
+        assert_eq!(drops(&mut rules, Direction::Tx, Opcode(4), 1000), 0);
+    }
+
+    #[test]
+    fn nth_counts_what_the_other_words_fit() {
+        let mut rules = FaultRules::parse("drop tx opcode=0x10 nth=1,4").unwrap();
+        assert_eq!(drops(&mut rules, Direction::Tx, Opcode(4), 9), 0);
+        assert_eq!(drops(&mut rules, Direction::Tx, Opcode(0x10), 1), 1);
+        assert_eq!(drops(&mut rules, Direction::Tx, Opcode(0x10), 2), 0);
+        assert_eq!(drops(&mut rules, Direction::Tx, Opcode(0x10), 9), 1);
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for (text, word) in [
+            ("dorp rx", "dorp rx"),
+            ("drop rx:x%", "rx:x%"),
+            ("drop opcode=999", "opcode=999"),
+            ("drop sideways", "sideways"),
+        ] {
+            assert_eq!(FaultRules::parse(text).unwrap_err(), word);
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! Making, using and destroying the engine's objects.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rocebud_ctl::page::QpIdentity;
+use rocebud_engine::SrqMask;
+use rocebud_objects::{
+    AttrMask, Errno, Misuse, Path, QpAttr, QpInit, QpState, RecvWr, SendWr, SrqAttr, SrqId,
+    SrqInit, Wc,
+};
+use rocebud_wire::{Gid, Qpn};
+
+use crate::channel::Acks;
+use crate::context::{AsyncNotice, ContextShared, QpShared, SrqShared};
+use crate::core::{Core, now};
+use crate::cq::{CompChannel, Cq, CqNotice};
+use crate::runtime::{Runtime, no_descriptor};
+use crate::sync::lock;
+
+/// A list of requests was refused in the middle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PostError {
+    /// Requests posted before it; also the position of the bad one.
+    pub posted: usize,
+    /// Why.
+    pub misuse: Misuse,
+}
+
+impl Runtime {
+    // ---- completion queues
+
+    /// A completion channel.
+    ///
+    /// # Errors
+    /// EMFILE: no descriptor left.
+    pub fn create_channel(&self) -> Result<Arc<CompChannel>, Misuse> {
+        self.check()?;
+        CompChannel::new().map(Arc::new).map_err(no_descriptor)
+    }
+
+    /// A completion queue. Sizes were checked by the layer above.
+    ///
+    /// # Errors
+    /// EIO: the daemon is gone.
+    pub fn create_cq(
+        &self,
+        context: &Arc<ContextShared>,
+        cqe: u32,
+        channel: Option<Arc<CompChannel>>,
+        user: u64,
+    ) -> Result<Arc<Cq>, Misuse> {
+        self.check()?;
+        let mut core = lock(&self.core);
+        let id = core.dir.next_cq();
+        let cq = Arc::new(Cq::new(id, cqe, channel, Arc::clone(context), user));
+        core.dir.add_cq(Arc::clone(&cq));
+        self.state_facts(&core);
+        Ok(cq)
+    }
+
+    /// Takes completions; runs the engine if there are none.
+    #[inline]
+    pub fn poll(&self, cq: &Cq, out: &mut [Wc]) -> usize {
+        let n = cq.take(out);
+        if n != 0 {
+            self.progress.polled_well();
+            return n;
+        }
+        self.progress_for_poll();
+        let n = cq.take(out);
+        if n != 0 {
+            self.progress.polled_well();
+        }
+        n
+    }
+
+    /// Takes the oldest event of a channel, waiting if the descriptor's flags say so.
+    ///
+    /// # Errors
+    /// EAGAIN: non-blocking and nothing there. EINTR: a signal. EIO: a child made by fork.
+    pub fn next_cq_event(&self, channel: &CompChannel) -> Result<CqNotice, Misuse> {
+        loop {
+            if let Some(notice) = channel.try_take() {
+                return Ok(notice);
+            }
+            if !self.is_dead() {
+                self.progress_for_sleep();
+                if let Some(notice) = channel.try_take() {
+                    return Ok(notice);
+                }
+            }
+            let _sleeping = self.progress.sleeps();
+            channel.wait()?;
+        }
+    }
+
+    /// Takes the oldest asynchronous event, waiting if the descriptor's flags say so.
+    ///
+    /// # Errors
+    /// EAGAIN: non-blocking and nothing there. EINTR: a signal.
+    pub fn next_async_event(&self, context: &ContextShared) -> Result<AsyncNotice, Misuse> {
+        loop {
+            if let Some(notice) = context.try_take() {
+                return Ok(notice);
+            }
+            context.wait()?;
+        }
+    }
+
+    /// Destroys a completion queue that no queue pair uses; waits for acknowledgements.
+    pub fn destroy_cq(&self, cq: &Cq) {
+        let mut core = lock(&self.core);
+        core.dir.remove_cq(cq.id);
+        self.state_facts(&core);
+        drop(core);
+        cq.settle();
+    }
+
+    // ---- shared receive queues
+
+    /// A shared receive queue. Sizes were checked by the layer above.
+    ///
+    /// # Errors
+    /// EIO: the daemon is gone.
+    pub fn create_srq(
+        &self,
+        context: &Arc<ContextShared>,
+        init: SrqInit,
+        user: u64,
+    ) -> Result<Arc<SrqShared>, Misuse> {
+        self.check()?;
+        let id = SrqId(self.next_srq.fetch_add(1, Ordering::Relaxed));
+        let mut core = lock(&self.core);
+        core.node.create_srq(id, init)?;
+        let srq = Arc::new(SrqShared {
+            id,
+            user: AtomicU64::new(user),
+            acks: Acks::default(),
+            context: Arc::clone(context),
+        });
+        core.dir.srqs.insert(id, Arc::clone(&srq));
+        Ok(srq)
+    }
+
+    /// `ibv_modify_srq`.
+    ///
+    /// # Errors
+    /// EINVAL.
+    pub fn modify_srq(&self, id: SrqId, attr: &SrqAttr, mask: SrqMask) -> Result<(), Misuse> {
+        lock(&self.core).node.modify_srq(id, attr, mask)
+    }
+
+    /// `ibv_query_srq`.
+    ///
+    /// # Errors
+    /// EINVAL: destroyed.
+    pub fn query_srq(&self, id: SrqId) -> Result<SrqAttr, Misuse> {
+        lock(&self.core).node.query_srq(id)
+    }
+
+    /// `ibv_post_srq_recv`.
+    ///
+    /// # Errors
+    /// EINVAL, ENOMEM, with the position.
+    pub fn post_srq_recv(
+        &self,
+        id: SrqId,
+        wrs: impl IntoIterator<Item = Result<RecvWr, Misuse>>,
+    ) -> Result<(), PostError> {
+        let mut core = lock(&self.core);
+        for (posted, wr) in wrs.into_iter().enumerate() {
+            let done = wr.and_then(|wr| core.node.post_srq_recv(id, wr));
+            done.map_err(|misuse| PostError { posted, misuse })?;
+        }
+        Ok(())
+    }
+
+    /// Destroys a shared receive queue; waits for acknowledgements.
+    ///
+    /// # Errors
+    /// EBUSY: queue pairs use it.
+    pub fn destroy_srq(&self, srq: &SrqShared) -> Result<(), Misuse> {
+        let mut core = lock(&self.core);
+        core.node.destroy_srq(srq.id)?;
+        core.dir.srqs.remove(&srq.id);
+        drop(core);
+        srq.context.purge_srq(srq.id);
+        srq.acks.wait_settled();
+        Ok(())
+    }
+
+    // ---- queue pairs
+
+    /// A queue pair. Sizes were checked by the layer above.
+    ///
+    /// # Errors
+    /// EIO, ENOMEM: no daemon or no numbers left. EINVAL: as the engine says.
+    pub fn create_qp(
+        &self,
+        context: &Arc<ContextShared>,
+        init: QpInit,
+        cqs: [Arc<Cq>; 2],
+        user: u64,
+    ) -> Result<Arc<QpShared>, Misuse> {
+        self.check()?;
+        let mut core = lock(&self.core);
+        let qpn = self.allocate_qpn(&mut core)?;
+        if let Err(refused) = core.node.create_qp(qpn, init) {
+            core.qpns.free(qpn, now().0);
+            return Err(refused);
+        }
+        if let Some(device) = self.device(context.ifindex) {
+            core.node.set_port_mtu(qpn, device.mtu())?;
+        }
+        let [send_cq, recv_cq] = cqs;
+        send_cq.users.fetch_add(1, Ordering::AcqRel);
+        recv_cq.users.fetch_add(1, Ordering::AcqRel);
+        let qp = Arc::new(QpShared {
+            qpn,
+            user: AtomicU64::new(user),
+            acks: Acks::default(),
+            context: Arc::clone(context),
+            send_cq,
+            recv_cq,
+        });
+        core.dir.qps.insert(qpn, Arc::clone(&qp));
+        if let Some(record) = self.shared.pages.qp_record(qpn) {
+            record.begin(qpn, now(), &identity(&init, None));
+        }
+        self.state_facts(&core);
+        Ok(qp)
+    }
+
+    fn allocate_qpn(&self, core: &mut Core) -> Result<Qpn, Misuse> {
+        if let Some(qpn) = core.qpns.allocate(now().0) {
+            return Ok(qpn);
+        }
+        match self.take_slot(core) {
+            Ok(()) => core.qpns.allocate(now().0),
+            // No further slot: a number that should rest longer is better than none.
+            Err(refused) => match core.qpns.allocate_rested() {
+                Some(qpn) => Some(qpn),
+                None => return Err(refused),
+            },
+        }
+        .ok_or(Misuse::new(
+            Errno::ENOMEM,
+            "create_qp: no queue pair numbers left; destroy some",
+        ))
+    }
+
+    /// `ibv_modify_qp`; `path` is the resolved address vector if the mask has AV.
+    ///
+    /// # Errors
+    /// EINVAL; nothing has changed.
+    pub fn modify_qp(
+        &self,
+        qp: &QpShared,
+        attr: &QpAttr,
+        mask: AttrMask,
+        path: Option<Path>,
+    ) -> Result<(), Misuse> {
+        self.check()?;
+        let mut core = lock(&self.core);
+        let (node, mut world) = core.split(&self.shared);
+        node.modify_qp(world.now, qp.qpn, attr, mask, path, &mut world)?;
+        if mask.contains(AttrMask::STATE) && attr.qp_state == QpState::Reset {
+            // A queue pair taken to RESET starts clean; the specification leaves this open, but
+            // hardware does it and programs rely on it.
+            qp.send_cq.purge(qp.qpn);
+            qp.recv_cq.purge(qp.qpn);
+        }
+        if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN)
+            && let Ok((attr, init)) = core.node.query_qp(qp.qpn)
+            && let Some(record) = self.shared.pages.qp_record(qp.qpn)
+        {
+            record.set_identity(&identity(&init, path.map(|p| (p, attr.dest_qp_num))));
+        }
+        self.kick(&mut core);
+        Ok(())
+    }
+
+    /// `ibv_query_qp`.
+    ///
+    /// # Errors
+    /// EINVAL: destroyed.
+    pub fn query_qp(&self, qpn: Qpn) -> Result<(QpAttr, QpInit), Misuse> {
+        lock(&self.core).node.query_qp(qpn)
+    }
+
+    /// State now.
+    pub fn qp_state(&self, qpn: Qpn) -> Option<QpState> {
+        lock(&self.core).node.qp_state(qpn)
+    }
+
+    /// `ibv_post_send`: requests are posted together and leave together.
+    ///
+    /// # Errors
+    /// EINVAL, ENOMEM, with the position.
+    pub fn post_send(
+        &self,
+        qpn: Qpn,
+        wrs: impl IntoIterator<Item = Result<SendWr, Misuse>>,
+    ) -> Result<(), PostError> {
+        let mut core = lock(&self.core);
+        let mut refused = None;
+        {
+            let (node, mut world) = core.split(&self.shared);
+            for (posted, wr) in wrs.into_iter().enumerate() {
+                let done = wr.and_then(|wr| node.post_send(world.now, qpn, wr, &mut world));
+                if let Err(misuse) = done {
+                    refused = Some(PostError { posted, misuse });
+                    break;
+                }
+            }
+        }
+        self.kick(&mut core);
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// `ibv_post_recv`.
+    ///
+    /// # Errors
+    /// EINVAL, ENOMEM, with the position.
+    pub fn post_recv(
+        &self,
+        qpn: Qpn,
+        wrs: impl IntoIterator<Item = Result<RecvWr, Misuse>>,
+    ) -> Result<(), PostError> {
+        let mut core = lock(&self.core);
+        let (node, mut world) = core.split(&self.shared);
+        for (posted, wr) in wrs.into_iter().enumerate() {
+            let done = wr.and_then(|wr| node.post_recv(world.now, qpn, wr, &mut world));
+            done.map_err(|misuse| PostError { posted, misuse })?;
+        }
+        Ok(())
+    }
+
+    /// `ibv_attach_mcast`, on the network too.
+    ///
+    /// # Errors
+    /// EINVAL: not UD or not multicast. ENOMEM: too many. ENODEV: the network does not join.
+    pub fn attach_mcast(&self, qp: &QpShared, group: Gid) -> Result<(), Misuse> {
+        self.check()?;
+        let mut core = lock(&self.core);
+        core.node.attach_mcast(qp.qpn, group)?;
+        let Core { groups, link, .. } = &mut *core;
+        let users = groups.entry((group, qp.context.ifindex)).or_insert(0);
+        *users += 1;
+        let joined = match link {
+            Some(link) if *users == 1 => link.join(group.ip(), qp.context.ifindex),
+            _ => Ok(()),
+        };
+        if let Err(error) = joined {
+            groups.remove(&(group, qp.context.ifindex));
+            core.node.detach_mcast(qp.qpn, group)?;
+            return Err(Misuse::new(
+                Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
+                "attach_mcast: the interface did not join the group",
+            ));
+        }
+        Ok(())
+    }
+
+    /// `ibv_detach_mcast`.
+    ///
+    /// # Errors
+    /// EINVAL: not attached.
+    pub fn detach_mcast(&self, qp: &QpShared, group: Gid) -> Result<(), Misuse> {
+        self.check()?;
+        let mut core = lock(&self.core);
+        core.node.detach_mcast(qp.qpn, group)?;
+        let Core { groups, link, .. } = &mut *core;
+        leave(groups, link.as_ref(), group, qp.context.ifindex);
+        Ok(())
+    }
+
+    /// Destroys a queue pair: its completions vanish. Waits for acknowledgements.
+    ///
+    /// # Errors
+    /// EBUSY: attached to a multicast group.
+    pub fn destroy_qp(&self, qp: &QpShared) -> Result<(), Misuse> {
+        let mut core = lock(&self.core);
+        let (node, mut world) = core.split(&self.shared);
+        node.destroy_qp(qp.qpn, &mut world)?;
+        core.dir.qps.remove(&qp.qpn);
+        core.qpns.free(qp.qpn, now().0);
+        qp.send_cq.purge(qp.qpn);
+        qp.recv_cq.purge(qp.qpn);
+        if let Some(record) = self.shared.pages.qp_record(qp.qpn) {
+            record.end();
+        }
+        self.state_facts(&core);
+        self.kick(&mut core);
+        drop(core);
+        qp.send_cq.users.fetch_sub(1, Ordering::AcqRel);
+        qp.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
+        qp.context.purge_qp(qp.qpn);
+        qp.acks.wait_settled();
+        Ok(())
+    }
+
+    // ---- all of a context
+
+    /// Destroys what is left of a context, without waiting for acknowledgements: nobody is there
+    /// to give them.
+    pub fn destroy_context(&self, context: &Arc<ContextShared>) {
+        let mut core = lock(&self.core);
+        let mine = |c: &Arc<ContextShared>| Arc::ptr_eq(c, context);
+        let qps: Vec<_> = core
+            .dir
+            .qps
+            .values()
+            .filter(|qp| mine(&qp.context))
+            .cloned()
+            .collect();
+        for qp in qps {
+            self.destroy_left_over(&mut core, &qp);
+        }
+        let Core { dir, node, .. } = &mut *core;
+        dir.srqs.retain(|id, srq| {
+            if mine(&srq.context) {
+                let _ = node.destroy_srq(*id);
+            }
+            !mine(&srq.context)
+        });
+        dir.remove_cqs_of(context);
+        self.state_facts(&core);
+        drop(core);
+        context.purge_all();
+    }
+
+    fn destroy_left_over(&self, core: &mut Core, qp: &QpShared) {
+        let groups: Vec<Gid> = core.groups.keys().map(|(group, _)| *group).collect();
+        for group in groups {
+            if core.node.detach_mcast(qp.qpn, group).is_ok() {
+                let Core { groups, link, .. } = &mut *core;
+                leave(groups, link.as_ref(), group, qp.context.ifindex);
+            }
+        }
+        let (node, mut world) = core.split(&self.shared);
+        let _ = node.destroy_qp(qp.qpn, &mut world);
+        core.dir.qps.remove(&qp.qpn);
+        core.qpns.free(qp.qpn, now().0);
+        qp.send_cq.users.fetch_sub(1, Ordering::AcqRel);
+        qp.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
+        if let Some(record) = self.shared.pages.qp_record(qp.qpn) {
+            record.end();
+        }
+    }
+}
+
+fn leave(
+    groups: &mut HashMap<(Gid, u32), u32>,
+    link: Option<&rocebud_nic::udp::UdpLink>,
+    group: Gid,
+    ifindex: u32,
+) {
+    let Some(users) = groups.get_mut(&(group, ifindex)) else {
+        return;
+    };
+    *users -= 1;
+    if *users == 0 {
+        groups.remove(&(group, ifindex));
+        let ip: IpAddr = group.ip();
+        if let Some(link) = link {
+            // Failing to leave costs a few unwanted packets and nothing else.
+            let _ = link.leave(ip, ifindex);
+        }
+    }
+}
+
+fn identity(init: &QpInit, peer: Option<(Path, Qpn)>) -> QpIdentity {
+    let (path, dest_qpn) = peer.unwrap_or_default();
+    QpIdentity {
+        qp_type: init.qp_type as u32,
+        dest_qpn,
+        sgid: path.sgid,
+        dgid: path.dgid,
+    }
+}

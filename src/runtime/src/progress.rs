@@ -1,0 +1,308 @@
+//! The progress thread: one-sided operations, timers and sleepers.
+//!
+//! While an application thread polls, it runs the engine itself, and a second thread would only
+//! fight it for the lock and the core. So the thread *watches*: it sleeps in short slices with the
+//! sockets out of its sight, and takes over when a slice passes without a poll. It *stands by* when
+//! nobody polls: it sleeps until a socket is readable.
+//!
+//! A program that polls, gets what it wanted, and then spins on memory (as `ib_write_lat` does)
+//! would lose a slice each time. It is recognised by packets that a slice found waiting: then the
+//! thread stands by for a while whatever the program polls, longer each time it turns out right.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crate::core::Core;
+use crate::runtime::Runtime;
+use crate::sync::lock;
+use crate::sys;
+
+/// A slice of watching. Short enough that a program that stopped polling does not wait long, long
+/// enough that waking up costs a polling program nothing that shows.
+const SLICE_NS: u64 = 60_000;
+
+/// A poll that found nothing is followed by the next within this time if the program spins.
+const SPINNING_NS: u64 = 50_000;
+
+/// What a program that spins right now is given to take its packets itself.
+const GRACE_NS: u64 = 10_000;
+
+/// Bounds of standing by in spite of polls.
+const STAND_BY_MIN_NS: u64 = 2_000_000;
+const STAND_BY_MAX_NS: u64 = 200_000_000;
+
+/// No timer is armed.
+const NEVER: u64 = u64::MAX;
+
+/// What application threads tell the thread, and how they wake it.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// When an application last polled in vain; 0 after a poll that found something.
+    last_empty_poll_ns: AtomicU64,
+    /// Polls in vain.
+    empty_polls: AtomicU64,
+    /// Application threads that sleep in an event call.
+    sleepers: AtomicU32,
+    /// The thread is in a slice.
+    watching: AtomicBool,
+    /// For when the timer is armed. Changed by the holder of the engine's lock.
+    armed_ns: AtomicU64,
+    timer: std::os::fd::OwnedFd,
+    wake: std::os::fd::OwnedFd,
+}
+
+impl Progress {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            last_empty_poll_ns: AtomicU64::new(0),
+            empty_polls: AtomicU64::new(0),
+            sleepers: AtomicU32::new(0),
+            watching: AtomicBool::new(false),
+            armed_ns: AtomicU64::new(NEVER),
+            timer: sys::timer()?,
+            wake: sys::wake_event()?,
+        })
+    }
+
+    /// Descriptors that children must not keep.
+    pub(crate) fn fds(&self) -> [i32; 2] {
+        [self.timer.as_raw_fd(), self.wake.as_raw_fd()]
+    }
+
+    /// An application polled and found nothing.
+    #[inline]
+    pub(crate) fn polled_in_vain(&self, now_ns: u64) {
+        self.last_empty_poll_ns.store(now_ns, Ordering::Relaxed);
+        let polls = self.empty_polls.load(Ordering::Relaxed);
+        self.empty_polls
+            .store(polls.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// An application got what it polled for and may do something else now.
+    #[inline]
+    pub(crate) fn polled_well(&self) {
+        if self.last_empty_poll_ns.load(Ordering::Relaxed) != 0 {
+            self.last_empty_poll_ns.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// An application thread goes to sleep until an event comes.
+    pub(crate) fn sleeps(&self) -> Sleeping<'_> {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.last_empty_poll_ns.store(0, Ordering::Relaxed);
+        if self.watching.load(Ordering::SeqCst) {
+            self.wake();
+        }
+        Sleeping(self)
+    }
+
+    /// Wakes the thread.
+    pub(crate) fn wake(&self) {
+        sys::signal(self.wake.as_fd());
+    }
+
+    /// Arms the timer if it would fire too late. Called with the engine's lock held, after
+    /// anything that may have made a deadline.
+    #[inline]
+    pub(crate) fn rearm(&self, core: &Core) {
+        if let Some(deadline) = core.deadline_ns()
+            && deadline < self.armed_ns.load(Ordering::Relaxed)
+        {
+            self.armed_ns.store(deadline, Ordering::Relaxed);
+            sys::set_timer(self.timer.as_fd(), deadline.max(1));
+        }
+    }
+
+    /// A thread is in the middle of polling.
+    fn is_spinning(&self) -> bool {
+        let last = self.last_empty_poll_ns.load(Ordering::Relaxed);
+        last != 0 && sys::monotonic_ns().saturating_sub(last) < SPINNING_NS
+    }
+
+    fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) != 0
+    }
+}
+
+/// An application thread sleeps while this lives.
+pub(crate) struct Sleeping<'a>(&'a Progress);
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        self.0.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Starts the thread. It lives as long as the process.
+pub(crate) fn start(runtime: &Arc<Runtime>) -> std::io::Result<()> {
+    let runtime = Arc::clone(runtime);
+    // A thread inherits the mask, so there is no moment in which it could take a signal.
+    let _blocked = sys::SignalsBlocked::new();
+    std::thread::Builder::new()
+        .name("rocebud".into())
+        .stack_size(256 * 1024)
+        .spawn(move || {
+            sys::exact_timers();
+            Thread::new(&runtime).run();
+        })?;
+    Ok(())
+}
+
+struct Thread<'a> {
+    runtime: &'a Runtime,
+    progress: &'a Progress,
+    stand_by_until_ns: u64,
+    stand_by_ns: u64,
+}
+
+/// What a sleep ended with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Woken {
+    frames: bool,
+    forwarded: bool,
+    timer: bool,
+    daemon: bool,
+}
+
+impl<'a> Thread<'a> {
+    fn new(runtime: &'a Runtime) -> Self {
+        Self {
+            runtime,
+            progress: &runtime.progress,
+            stand_by_until_ns: 0,
+            stand_by_ns: STAND_BY_MIN_NS,
+        }
+    }
+
+    fn run(&mut self) {
+        while !self.runtime.is_dead() {
+            if self.should_watch() {
+                self.watch();
+            } else {
+                self.stand_by();
+            }
+        }
+    }
+
+    fn should_watch(&self) -> bool {
+        self.progress.is_spinning()
+            && !self.progress.has_sleepers()
+            && sys::monotonic_ns() >= self.stand_by_until_ns
+    }
+
+    /// One slice beside a program that polls.
+    fn watch(&mut self) {
+        let before = self.progress.empty_polls.load(Ordering::Relaxed);
+        self.progress.watching.store(true, Ordering::SeqCst);
+        let woken = if self.progress.has_sleepers() {
+            Woken::default()
+        } else {
+            self.sleep(false, Some(SLICE_NS))
+        };
+        self.progress.watching.store(false, Ordering::SeqCst);
+        self.serve(woken);
+        if self.progress.empty_polls.load(Ordering::Relaxed) != before {
+            return;
+        }
+        if self.turn_until_dry() == 0 {
+            return;
+        }
+        // Packets waited and nobody polled: be quicker from now on.
+        let now = sys::monotonic_ns();
+        let recent = now.saturating_sub(self.stand_by_until_ns) < self.stand_by_ns;
+        self.stand_by_ns = if recent {
+            (self.stand_by_ns * 2).min(STAND_BY_MAX_NS)
+        } else {
+            STAND_BY_MIN_NS
+        };
+        self.stand_by_until_ns = now + self.stand_by_ns;
+    }
+
+    /// Sleeps until there is something to do, and does it.
+    fn stand_by(&mut self) {
+        let woken = self.sleep(true, None);
+        self.serve(woken);
+        if !woken.frames {
+            return;
+        }
+        if self.progress.is_spinning() && !self.progress.has_sleepers() {
+            // It will find them itself; look again in a moment, in case it does not.
+            self.sleep(false, Some(GRACE_NS));
+            if self.progress.is_spinning() {
+                return;
+            }
+        }
+        self.turn_until_dry();
+    }
+
+    /// Everything but frames.
+    fn serve(&self, woken: Woken) {
+        if woken.daemon {
+            self.runtime.on_notices();
+        }
+        if woken.timer {
+            self.on_timer();
+        }
+        if woken.forwarded {
+            let mut core = lock(&self.runtime.core);
+            core.receive_forwarded(&self.runtime.shared);
+            core.transmit(&self.runtime.shared);
+            self.progress.rearm(&core);
+        }
+    }
+
+    fn on_timer(&self) {
+        let mut core = lock(&self.runtime.core);
+        sys::take(self.progress.timer.as_fd());
+        self.progress.armed_ns.store(NEVER, Ordering::Relaxed);
+        core.turn(&self.runtime.shared);
+        self.progress.rearm(&core);
+    }
+
+    /// Runs the engine until the sockets are dry. Returns packets received.
+    fn turn_until_dry(&self) -> usize {
+        let mut received = 0;
+        loop {
+            let mut core = lock(&self.runtime.core);
+            let turn = core.turn(&self.runtime.shared);
+            self.progress.rearm(&core);
+            let more = core.has_more();
+            drop(core);
+            received += turn.received;
+            if turn.received == 0 && !more {
+                return received;
+            }
+            if self.progress.is_spinning() && !self.progress.has_sleepers() {
+                return received;
+            }
+        }
+    }
+
+    fn sleep(&self, frames: bool, timeout_ns: Option<u64>) -> Woken {
+        let sockets = lock(&self.runtime.sockets).clone();
+        let mut fds = vec![
+            sys::poll_fd(self.progress.wake.as_raw_fd()),
+            sys::poll_fd(self.progress.timer.as_raw_fd()),
+            sys::poll_fd(self.runtime.client.fd()),
+        ];
+        fds.extend(sockets.forwards.iter().map(|fd| sys::poll_fd(*fd)));
+        let first_socket = fds.len();
+        if frames {
+            fds.extend(sockets.receive.iter().map(|fd| sys::poll_fd(*fd)));
+        }
+        if sys::poll(&mut fds, timeout_ns).is_err() {
+            return Woken::default();
+        }
+        let ready = |fd: &libc::pollfd| fd.revents != 0;
+        if ready(&fds[0]) {
+            sys::take(self.progress.wake.as_fd());
+        }
+        Woken {
+            timer: ready(&fds[1]),
+            daemon: ready(&fds[2]),
+            forwarded: fds[3..first_socket].iter().any(ready),
+            frames: fds[first_socket..].iter().any(ready),
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The runtime of a process: one engine, one link, one connection to the daemon, however many
+//! devices are open.
+//!
+//! Locks, in the order in which they may be taken: engine, then a completion queue's ring, then a
+//! channel's list. The key table's lock is innermost everywhere. No lock is held while anything
+//! waits for the application.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+
+use rocebud_ctl::page::Fact;
+use rocebud_ctl::{Client, CtlError, DeviceInfo, Notice};
+use rocebud_objects::{AttrMask, Errno, EventKind, Misuse, PdId, QpAttr, QpState};
+
+use crate::context::{ContextShared, Element};
+use crate::core::{Core, Shared};
+use crate::keys::KeyTable;
+use crate::log::{self, Level};
+use crate::progress::{self, Progress};
+use crate::sync::{lock, read, try_lock, write};
+use crate::{fork, ports, sys};
+
+/// The runtime of the process.
+#[derive(Debug)]
+pub struct Runtime {
+    pub(crate) client: Client,
+    pub(crate) shared: Shared,
+    pub(crate) core: Mutex<Core>,
+    pub(crate) progress: Progress,
+    /// Descriptors that the progress thread sleeps on.
+    pub(crate) sockets: Mutex<Sockets>,
+    devices: RwLock<Arc<Vec<DeviceInfo>>>,
+    contexts: Mutex<Vec<Weak<ContextShared>>>,
+    dead: AtomicBool,
+    next_pd: AtomicU32,
+    pub(crate) next_srq: AtomicU32,
+    /// Few cores for many threads: a poll in vain gives the core away.
+    yields: bool,
+}
+
+/// What the progress thread listens to besides the daemon.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sockets {
+    pub(crate) receive: Vec<RawFd>,
+    pub(crate) forwards: Vec<RawFd>,
+}
+
+/// The daemon is gone.
+pub(crate) const DEAD: Misuse = Misuse::new(
+    Errno::EIO,
+    "the rocebud daemon went away: this process's devices are dead; start the program again",
+);
+
+/// The caller is a child.
+const FORKED: Misuse = Misuse::new(
+    Errno::EIO,
+    "verbs objects belong to the process that made them, not to a child made by fork",
+);
+
+static CURRENT: Mutex<Option<Arc<Runtime>>> = Mutex::new(None);
+
+impl Runtime {
+    /// The runtime of this process; connects to the daemon (and starts one) at the first call, and
+    /// again when the daemon had died.
+    ///
+    /// # Errors
+    /// No daemon to be had; the reason was logged in one line. EIO in a child made by fork.
+    pub fn get() -> Result<Arc<Self>, Misuse> {
+        if fork::is_child() {
+            return Err(FORKED);
+        }
+        let mut current = lock(&CURRENT);
+        if let Some(runtime) = current.as_ref().filter(|r| !r.is_dead()) {
+            return Ok(Arc::clone(runtime));
+        }
+        let runtime = Self::start().map_err(|error| {
+            log::line(Level::Error, format_args!("{error}"));
+            Misuse::new(error.errno(), "no rocebud daemon to be had")
+        })?;
+        *current = Some(Arc::clone(&runtime));
+        // In a child nobody may run its destructor: the descriptors in it have been closed.
+        std::mem::forget(Arc::clone(&runtime));
+        Ok(runtime)
+    }
+
+    fn start() -> Result<Arc<Self>, CtlError> {
+        let os = |what| move |error: std::io::Error| CtlError::os(what, error);
+        fork::watch();
+        rocebud_mem::install().map_err(os("installing the memory guard"))?;
+        let client = Client::connect_or_start()?;
+        let devices = client.devices()?;
+        let pages = client.page_set()?;
+        let progress = Progress::new().map_err(os("making an event descriptor"))?;
+        let fds = client.raw_fds().into_iter().chain(progress.fds());
+        fds.for_each(fork::close_in_children);
+        let runtime = Arc::new(Self {
+            client,
+            shared: Shared {
+                keys: KeyTable::default(),
+                pages,
+            },
+            core: Mutex::new(Core::new()),
+            progress,
+            sockets: Mutex::default(),
+            devices: RwLock::new(Arc::new(devices)),
+            contexts: Mutex::default(),
+            dead: AtomicBool::new(false),
+            next_pd: AtomicU32::new(1),
+            next_srq: AtomicU32::new(1),
+            yields: std::thread::available_parallelism().is_ok_and(|n| n.get() <= 2),
+        });
+        progress::start(&runtime).map_err(os("starting the progress thread"))?;
+        let fact = runtime.shared.pages.fact(Fact::ProgressThread);
+        fact.store(1, Ordering::Relaxed);
+        Ok(runtime)
+    }
+
+    /// Every call begins here.
+    ///
+    /// # Errors
+    /// EIO: a child made by fork, or the daemon is gone.
+    #[inline]
+    pub fn check(&self) -> Result<(), Misuse> {
+        if fork::is_child() {
+            return Err(FORKED);
+        }
+        if self.is_dead() {
+            return Err(DEAD);
+        }
+        Ok(())
+    }
+
+    /// This process is a child made by fork: nothing may be touched, not even locks.
+    #[inline]
+    pub fn is_child() -> bool {
+        fork::is_child()
+    }
+
+    /// The daemon is gone.
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// The keys of the process.
+    pub fn keys(&self) -> &KeyTable {
+        &self.shared.keys
+    }
+
+    /// A fresh protection domain.
+    pub fn next_pd(&self) -> PdId {
+        PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
+    }
+
+    // ---- devices
+
+    /// All devices as of now.
+    pub fn devices(&self) -> Arc<Vec<DeviceInfo>> {
+        Arc::clone(&read(&self.devices))
+    }
+
+    /// The device on an interface.
+    pub fn device(&self, ifindex: u32) -> Option<DeviceInfo> {
+        let devices = read(&self.devices);
+        devices.iter().find(|d| d.ifindex == ifindex).cloned()
+    }
+
+    /// Asks the daemon for the devices. Notices bring every change, but a little later: a program
+    /// that adds an address and lists at once wants to see it.
+    ///
+    /// # Errors
+    /// EIO: the daemon is gone.
+    pub fn refresh(&self) -> Result<Arc<Vec<DeviceInfo>>, Misuse> {
+        self.check()?;
+        match self.client.devices() {
+            Ok(devices) => self.on_devices(devices),
+            Err(error) => {
+                log::line(Level::Error, format_args!("{error}"));
+                return Err(Misuse::new(error.errno(), "the daemon gave no device list"));
+            }
+        }
+        Ok(self.devices())
+    }
+
+    /// Opens the device on an interface.
+    ///
+    /// # Errors
+    /// ENODEV: it is gone. EMFILE: no descriptor left.
+    pub fn open(&self, ifindex: u32) -> Result<Arc<ContextShared>, Misuse> {
+        self.check()?;
+        if self.device(ifindex).is_none() {
+            return Err(Misuse::new(
+                Errno::ENODEV,
+                "open_device: the interface of this device is gone",
+            ));
+        }
+        let context = ContextShared::new(ifindex).map_err(no_descriptor)?;
+        let context = Arc::new(context);
+        let mut contexts = lock(&self.contexts);
+        contexts.retain(|c| c.strong_count() != 0);
+        contexts.push(Arc::downgrade(&context));
+        Ok(context)
+    }
+
+    /// Reads what the daemon said.
+    pub(crate) fn on_notices(&self) {
+        for notice in self.client.poll_notices() {
+            match notice {
+                Notice::Devices(devices) => self.on_devices(devices),
+                Notice::Closed => self.die(),
+            }
+        }
+    }
+
+    fn on_devices(&self, devices: Vec<DeviceInfo>) {
+        let new = Arc::new(devices);
+        let old = std::mem::replace(&mut *write(&self.devices), Arc::clone(&new));
+        if *old == *new {
+            return;
+        }
+        let find = |list: &[DeviceInfo], ifindex| {
+            list.iter()
+                .find(|d: &&DeviceInfo| d.ifindex == ifindex)
+                .cloned()
+        };
+        for context in self.contexts() {
+            let Some(before) = find(&old, context.ifindex) else {
+                continue;
+            };
+            let after = find(&new, context.ifindex);
+            for kind in ports::events(&before, after.as_ref()) {
+                context.raise(kind, element_of(kind));
+            }
+            if let Some(after) = after.filter(|a| a.active_mtu != before.active_mtu) {
+                self.on_mtu(&context, after.mtu());
+            }
+        }
+    }
+
+    fn on_mtu(&self, context: &ContextShared, mtu: rocebud_wire::Mtu) {
+        let mut core = lock(&self.core);
+        let Core { node, dir, .. } = &mut *core;
+        for qp in dir.qps.values() {
+            if qp.context.ifindex == context.ifindex {
+                let _ = node.set_port_mtu(qp.qpn, mtu);
+            }
+        }
+    }
+
+    fn contexts(&self) -> Vec<Arc<ContextShared>> {
+        lock(&self.contexts)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// The daemon went away. Sockets close at once; queue pairs go to ERR, which flushes what is
+    /// posted and wakes who waits; contexts hear DEVICE_FATAL; later calls fail.
+    fn die(&self) {
+        log::line(Level::Error, format_args!("{}", CtlError::gone()));
+        let closing = std::mem::take(&mut *lock(&self.sockets));
+        let fds = closing.receive.iter().chain(&closing.forwards);
+        fds.for_each(|fd| fork::forget(*fd));
+        let mut core = lock(&self.core);
+        self.dead.store(true, Ordering::Release);
+        core.drop_link();
+        let qpns: Vec<_> = core.dir.qps.keys().copied().collect();
+        let error = QpAttr {
+            qp_state: QpState::Err,
+            ..QpAttr::default()
+        };
+        for qpn in qpns {
+            let (node, mut world) = core.split(&self.shared);
+            let _ = node.modify_qp(world.now, qpn, &error, AttrMask::STATE, None, &mut world);
+        }
+        core.transmit(&self.shared);
+        drop(core);
+        for context in self.contexts() {
+            context.raise(EventKind::DeviceFatal, Element::Device);
+        }
+    }
+
+    // ---- slots
+
+    /// Takes one more slot of the daemon into use.
+    pub(crate) fn take_slot(&self, core: &mut Core) -> Result<(), Misuse> {
+        let grant = self.client.take_slot().map_err(|error| {
+            log::line(Level::Error, format_args!("{error}"));
+            Misuse::new(
+                error.errno(),
+                "create_qp: the daemon gave no queue pair numbers",
+            )
+        })?;
+        core.add_slot(grant).map_err(no_descriptor)?;
+        let sockets = Sockets {
+            receive: core.poll_fds(),
+            forwards: core.forward_fds(),
+        };
+        let fds = sockets.receive.iter().chain(&sockets.forwards);
+        fds.for_each(|fd| {
+            fork::forget(*fd);
+            fork::close_in_children(*fd);
+        });
+        *lock(&self.sockets) = sockets;
+        self.progress.wake();
+        Ok(())
+    }
+
+    // ---- progress
+
+    /// Runs the engine a little, if nobody else does.
+    #[inline]
+    pub(crate) fn progress_for_poll(&self) {
+        let now_ns = sys::monotonic_ns();
+        self.progress.polled_in_vain(now_ns);
+        let Some(mut core) = try_lock(&self.core) else {
+            // Who holds it does our work.
+            std::hint::spin_loop();
+            return;
+        };
+        let turn = core.turn(&self.shared);
+        self.progress.rearm(&core);
+        drop(core);
+        if self.yields && turn.is_idle() {
+            sys::yield_now();
+        }
+    }
+
+    /// Runs the engine a little before a thread goes to sleep.
+    pub(crate) fn progress_for_sleep(&self) {
+        let mut core = lock(&self.core);
+        core.turn(&self.shared);
+        self.progress.rearm(&core);
+    }
+
+    /// Sends what a post has made ready. The holder of the lock calls it last.
+    #[inline]
+    pub(crate) fn kick(&self, core: &mut Core) {
+        core.transmit(&self.shared);
+        self.progress.rearm(core);
+    }
+
+    /// States how many objects there are, for `rocebud status`.
+    pub(crate) fn state_facts(&self, core: &Core) {
+        let state = |fact, n: usize| {
+            let cell = self.shared.pages.fact(fact);
+            cell.store(n as u64, Ordering::Relaxed);
+        };
+        state(Fact::Qps, core.dir.qps.len());
+        state(Fact::Cqs, core.dir.cqs());
+        let mode = match rocebud_mem::mode() {
+            rocebud_mem::Mode::Handlers => 1,
+            rocebud_mem::Mode::ProcessVm => 2,
+        };
+        state(Fact::MemoryMode, mode);
+    }
+}
+
+fn element_of(kind: EventKind) -> Element {
+    match kind {
+        EventKind::DeviceFatal => Element::Device,
+        _ => Element::Port(1),
+    }
+}
+
+pub(crate) fn no_descriptor(error: std::io::Error) -> Misuse {
+    Misuse::new(
+        Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
+        "the system gave no descriptor: raise this program's limit of open files (ulimit -n)",
+    )
+}

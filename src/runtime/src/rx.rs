@@ -1,0 +1,121 @@
+//! The way in: lengths and opcode, then the ICRC, then the engine. Unverified bytes never reach
+//! application memory.
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use rocebud_ctl::forward;
+use rocebud_engine::{Node, RxMeta};
+use rocebud_nic::RxFrame;
+use rocebud_objects::Counter;
+use rocebud_wire::{Gid, Packet, ParseError, Qpn, icrc};
+
+use crate::env::World;
+use crate::hooks::{Direction, Hooks, Verdict};
+use crate::qpn::QpnPool;
+
+/// ECN "congestion experienced".
+const CE: u8 = 3;
+
+/// What receiving needs besides the world.
+pub(crate) struct Rx<'a> {
+    pub(crate) node: &'a mut Node,
+    pub(crate) hooks: &'a mut Hooks,
+    pub(crate) qpns: &'a QpnPool,
+    /// To the daemon, for frames of other processes; not there for frames that it gave us.
+    pub(crate) forward: Option<&'a OwnedFd>,
+}
+
+impl Rx<'_> {
+    /// One UDP payload.
+    pub(crate) fn frame(&mut self, frame: &RxFrame<'_>, world: &mut World<'_>) {
+        if frame.seg_index == 0 {
+            world.add(Counter::RcvdBatches, 1);
+        }
+        let packet = match Packet::parse(frame.data) {
+            Ok(packet) => packet,
+            Err(ParseError::UnknownOpcode(_)) => return world.add(Counter::DropUnknownOpcode, 1),
+            Err(_) => return world.add(Counter::DropMalformed, 1),
+        };
+        let qpn = packet.bth.dest_qp;
+        if qpn != Qpn::MULTICAST && !self.qpns.owns(qpn) {
+            return self.pass_on(frame, world);
+        }
+        let Some((id, flags)) = verify(frame) else {
+            return world.add(Counter::DropIcrc, 1);
+        };
+        if self.hooks.packet(Direction::Rx, frame.data) == Verdict::Drop {
+            return world.add(Counter::DropFault, 1);
+        }
+        world.add(Counter::RcvdPkts, 1);
+        world.add(Counter::RcvdBytes, packet.payload.len() as u64);
+        if frame.traffic_class & CE == CE {
+            world.add(Counter::NpEcnMarkedRocePackets, 1);
+        }
+        let meta = RxMeta {
+            src: Gid::from_ip(frame.src.ip()),
+            dst: Gid::from_ip(frame.dst),
+            traffic_class: frame.traffic_class,
+            hop_limit: frame.hop_limit,
+            ipv4_id: id,
+            ipv4_flags: flags,
+            ifindex: frame.ifindex,
+            sport: frame.src.port(),
+        };
+        let now = world.now;
+        self.node.on_frame(now, &meta, &packet, world);
+    }
+
+    /// Steering looks at the first segment of a merged batch only; others may be somebody else's.
+    fn pass_on(&self, frame: &RxFrame<'_>, world: &World<'_>) {
+        let header = forward::Header {
+            src: frame.src,
+            dst: frame.dst,
+            ifindex: frame.ifindex,
+            traffic_class: frame.traffic_class,
+            hop_limit: frame.hop_limit,
+            seg_index: frame.seg_index,
+            batch_len: frame.batch_len,
+        };
+        let passed = self
+            .forward
+            .is_some_and(|fd| forward::send(fd, &header, frame.data).is_ok());
+        world.add(
+            if passed {
+                Counter::Forwarded
+            } else {
+                Counter::DropNoQp
+            },
+            1,
+        );
+    }
+}
+
+/// Checks the ICRC; gives the IPv4 identification and flags that explain it (0 for IPv6).
+fn verify(frame: &RxFrame<'_>) -> Option<(u16, u16)> {
+    match (frame.src.ip(), frame.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let header = icrc::V4 {
+                src: src.octets(),
+                dst: dst.octets(),
+                sport: frame.src.port(),
+                ..Default::default()
+            };
+            let id = icrc::Id::Unknown {
+                guess: frame.seg_index,
+                max: u16::MAX,
+            };
+            icrc::verify_v4(&header, id, frame.data).map(|r| (r.id, r.flags_frag))
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let header = icrc::V6 {
+                src: src.octets(),
+                dst: dst.octets(),
+                sport: frame.src.port(),
+                ..Default::default()
+            };
+            icrc::verify_v6(&header, frame.data).then_some((0, 0))
+        }
+        _ => None,
+    }
+}

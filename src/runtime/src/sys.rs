@@ -1,0 +1,337 @@
+//! System calls that no safe wrapper gives us the way we need them.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+#[inline]
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `ts` is a valid place for the result and lives through the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut ts) };
+    (ts.tv_sec.cast_unsigned())
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(ts.tv_nsec.cast_unsigned())
+}
+
+/// A blocking eventfd in semaphore mode, closed on exec.
+pub(crate) fn semaphore() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
+    owned(fd)
+}
+
+/// A non-blocking eventfd that wakes a thread.
+pub(crate) fn wake_event() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    owned(fd)
+}
+
+/// A non-blocking timer on `CLOCK_MONOTONIC`.
+pub(crate) fn timer() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe {
+        libc::timerfd_create(
+            libc::CLOCK_MONOTONIC,
+            libc::TFD_NONBLOCK | libc::TFD_CLOEXEC,
+        )
+    };
+    owned(fd)
+}
+
+/// Lets the timer expire at an absolute time; 0 disarms it.
+pub(crate) fn set_timer(fd: BorrowedFd<'_>, at_ns: u64) {
+    let spec = libc::itimerspec {
+        it_interval: timespec(0),
+        it_value: timespec(at_ns),
+    };
+    // SAFETY: `spec` is valid for reading; the old value is not asked for.
+    unsafe {
+        libc::timerfd_settime(
+            fd.as_raw_fd(),
+            libc::TFD_TIMER_ABSTIME,
+            &raw const spec,
+            std::ptr::null_mut(),
+        )
+    };
+}
+
+/// Adds one to an eventfd.
+pub(crate) fn signal(fd: BorrowedFd<'_>) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: eight bytes are readable at `one`.
+    unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// Takes from an eventfd or timerfd what is there, without waiting whatever its flags say.
+pub(crate) fn take(fd: BorrowedFd<'_>) -> bool {
+    let mut word = [0u8; 8];
+    let mut iov = libc::iovec {
+        iov_base: word.as_mut_ptr().cast(),
+        iov_len: word.len(),
+    };
+    // SAFETY: `iov` describes the eight writable bytes of `word`.
+    let n = unsafe { libc::preadv2(fd.as_raw_fd(), &raw mut iov, 1, -1, libc::RWF_NOWAIT) };
+    if n >= 0 || errno() != libc::EOPNOTSUPP {
+        return n == 8;
+    }
+    // Kernels before 5.8: look, then read. Only we read, under a lock, so nobody steals it.
+    if !poll(&mut [poll_fd(fd.as_raw_fd())], Some(0)).is_ok_and(|n| n > 0) {
+        return false;
+    }
+    // SAFETY: eight bytes are writable at `word`.
+    let n = unsafe { libc::read(fd.as_raw_fd(), word.as_mut_ptr().cast(), word.len()) };
+    n == 8
+}
+
+/// The descriptor has O_NONBLOCK.
+pub(crate) fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+/// Sets O_NONBLOCK, as programs do.
+#[cfg(test)]
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) {
+    // SAFETY: no pointers.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+}
+
+/// A descriptor to be polled for input.
+pub(crate) const fn poll_fd(fd: RawFd) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
+/// `ppoll`: waits at most `timeout_ns`, for ever without one. Returns how many are ready.
+pub(crate) fn poll(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) -> io::Result<usize> {
+    let ts = timespec(timeout_ns.unwrap_or(0));
+    let ts_ptr = if timeout_ns.is_some() {
+        &raw const ts
+    } else {
+        std::ptr::null()
+    };
+    // SAFETY: `fds` is a valid array of its length; `ts_ptr` is null or points to `ts`.
+    let n = unsafe {
+        libc::ppoll(
+            fds.as_mut_ptr(),
+            fds.len() as libc::nfds_t,
+            ts_ptr,
+            std::ptr::null(),
+        )
+    };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Gives the processor to whoever waits for it.
+pub(crate) fn yield_now() {
+    // SAFETY: no arguments.
+    unsafe { libc::sched_yield() };
+}
+
+/// Timers of this thread fire as exactly as the machine can.
+pub(crate) fn exact_timers() {
+    // SAFETY: PR_SET_TIMERSLACK takes a plain number.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+}
+
+/// Blocks every signal of this thread that is not raised by its own instructions, and puts the old
+/// mask back when dropped.
+pub(crate) struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    pub(crate) fn new() -> Self {
+        let mut set = empty_set();
+        let mut old = empty_set();
+        // SAFETY: `set` is an initialised signal set.
+        unsafe { libc::sigfillset(&raw mut set) };
+        for signal in [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGTRAP,
+            libc::SIGSYS,
+        ] {
+            // SAFETY: `set` is an initialised signal set, the number is a signal.
+            unsafe { libc::sigdelset(&raw mut set, signal) };
+        }
+        // SAFETY: both sets are initialised and live through the call.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut old) };
+        Self(old)
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set came from `pthread_sigmask`; the old value is not asked for.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+        };
+    }
+}
+
+fn empty_set() -> libc::sigset_t {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` initialises the set it is given.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised by the line above.
+    unsafe { set.assume_init() }
+}
+
+/// Asks the kernel to bring a range of application memory to its backing store.
+pub(crate) fn persist(addr: u64, len: u64) -> bool {
+    let page = page_size();
+    let start = addr & !(page - 1);
+    let len = (addr - start).saturating_add(len);
+    let (Ok(start), Ok(len)) = (usize::try_from(start), usize::try_from(len)) else {
+        return false;
+    };
+    // SAFETY: `msync` only reads page tables; an unmapped range gives ENOMEM.
+    unsafe { libc::msync(start as *mut libc::c_void, len, libc::MS_SYNC) == 0 }
+}
+
+/// Bytes of a page.
+pub(crate) fn page_size() -> u64 {
+    static SIZE: AtomicU64 = AtomicU64::new(0);
+    match SIZE.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: no pointers.
+            let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+            let size = u64::try_from(size).unwrap_or(4096);
+            SIZE.store(size, Ordering::Relaxed);
+            size
+        }
+        size => size,
+    }
+}
+
+/// A word that reads as 0 in a child made by fork.
+static FORK_WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+const ALIVE: u64 = 0x726f_6365_6275_6431;
+
+/// Sets the word up and has `child` run in every child made by `fork`. Called once.
+pub(crate) fn watch_forks(child: extern "C" fn()) -> io::Result<()> {
+    let len = usize::try_from(page_size()).unwrap_or(4096);
+    // SAFETY: a fresh private mapping; nothing else is touched.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the page is ours; wiping it in children is what we want.
+    unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) };
+    let word: *mut AtomicU64 = page.cast();
+    // SAFETY: page-aligned, mapped for good, zero is a valid AtomicU64.
+    unsafe { &*word }.store(ALIVE, Ordering::Release);
+    FORK_WORD.store(word, Ordering::Release);
+    // SAFETY: `child` is async-signal-safe (its own promise) and lives for ever.
+    let failed = unsafe { libc::pthread_atfork(None, None, Some(child)) };
+    if failed != 0 {
+        return Err(io::Error::from_raw_os_error(failed));
+    }
+    Ok(())
+}
+
+/// This process is a child made by `fork` after [`watch_forks`].
+#[inline]
+pub(crate) fn is_forked() -> bool {
+    let word = FORK_WORD.load(Ordering::Acquire);
+    // SAFETY: null or the page mapped for good by `watch_forks`.
+    unsafe { word.as_ref() }.is_some_and(|w| w.load(Ordering::Relaxed) != ALIVE)
+}
+
+/// For the handler of a fork, where MADV_WIPEONFORK is missing.
+pub(crate) fn mark_forked() {
+    let word = FORK_WORD.load(Ordering::Acquire);
+    // SAFETY: null or the page mapped for good by `watch_forks`; in a child it is private.
+    if let Some(word) = unsafe { word.as_ref() } {
+        word.store(0, Ordering::Release);
+    }
+}
+
+/// Closes a descriptor by number, in a child that must not run destructors.
+pub(crate) fn close_raw(fd: RawFd) {
+    // SAFETY: no pointers; the caller knows that the number is ours.
+    unsafe { libc::close(fd) };
+}
+
+/// A buffer that begins on a page.
+pub(crate) struct PageBuf {
+    ptr: std::ptr::NonNull<u8>,
+    layout: std::alloc::Layout,
+}
+
+// SAFETY: a plain owned allocation.
+unsafe impl Send for PageBuf {}
+
+impl PageBuf {
+    pub(crate) fn new(len: usize) -> Self {
+        let layout = std::alloc::Layout::from_size_align(len.max(1), 4096)
+            .unwrap_or_else(|_| std::alloc::Layout::new::<[u8; 4096]>());
+        // SAFETY: the layout is not empty.
+        let ptr = unsafe { std::alloc::alloc_zeroed(layout) };
+        let Some(ptr) = std::ptr::NonNull::new(ptr) else {
+            std::alloc::handle_alloc_error(layout)
+        };
+        Self { ptr, layout }
+    }
+}
+
+impl Drop for PageBuf {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new` with this layout.
+        unsafe { std::alloc::dealloc(self.ptr.as_ptr(), self.layout) };
+    }
+}
+
+impl std::ops::Deref for PageBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `layout.size()` initialised bytes, owned by us.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl std::ops::DerefMut for PageBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `layout.size()` initialised bytes, owned by us and borrowed uniquely.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.layout.size()) }
+    }
+}
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (ns / 1_000_000_000).cast_signed(),
+        tv_nsec: (ns % 1_000_000_000).cast_signed(),
+    }
+}
+
+fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made by the kernel for us, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

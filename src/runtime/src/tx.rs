@@ -1,0 +1,266 @@
+//! The way out: packets of the engine into batches, sealed, and sent.
+//!
+//! A batch is what one UDP send may carry: packets of one length (the last may be shorter) for one
+//! destination process, of one traffic class, from one port. Segment `i` of a batch leaves with
+//! IPv4 identification `i`, so it is sealed for that. Packets lie in the staging buffer one after
+//! the other, so a batch grows in place.
+
+use std::net::IpAddr;
+use std::ops::Range;
+
+use rocebud_engine::{Node, Transmit, limits::FRAME_BYTES_MAX};
+use rocebud_nic::{IdRule, PacketIo, TxBatch};
+use rocebud_objects::Counter;
+use rocebud_wire::icrc;
+
+use crate::env::World;
+use crate::hooks::{Direction, Hooks, Verdict};
+use crate::sys::PageBuf;
+
+/// Bytes of packets prepared before they are given to the link. Small enough to stay in the
+/// second-level cache between filling and sending.
+const STAGING_BYTES: usize = 4 * 64 * 1024;
+
+/// Batches prepared before they are given to the link.
+const BATCHES_MAX: usize = 64;
+
+/// Rounds of a turn, so that one turn does not hold the engine for long.
+const ROUNDS_MAX: usize = 4;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Destination {
+    src: IpAddr,
+    dst: IpAddr,
+    ifindex: u32,
+    sport: u16,
+    traffic_class: u8,
+    hop_limit: u8,
+    /// Steering at the receiver looks at the first packet of a batch only.
+    slot: u16,
+}
+
+#[derive(Clone, Debug)]
+struct Batch {
+    to: Destination,
+    bytes: Range<usize>,
+    segment: usize,
+    count: usize,
+    count_max: usize,
+    bytes_max: usize,
+    id: IdRule,
+    icrc: bool,
+    /// Its last packet was shorter than the others, or it must stay alone.
+    closed: bool,
+}
+
+/// Staging buffer and what waits in it.
+pub(crate) struct Tx {
+    staging: PageBuf,
+    used: usize,
+    batches: Vec<Batch>,
+}
+
+impl Tx {
+    pub(crate) fn new() -> Self {
+        Self {
+            staging: PageBuf::new(STAGING_BYTES),
+            used: 0,
+            batches: Vec::with_capacity(BATCHES_MAX),
+        }
+    }
+
+    /// Batches that the link could not take yet.
+    pub(crate) fn is_stuck(&self) -> bool {
+        !self.batches.is_empty()
+    }
+
+    /// Sends what the engine has, a bounded amount. Returns packets sent.
+    pub(crate) fn run(
+        &mut self,
+        node: &mut Node,
+        link: &mut dyn PacketIo,
+        hooks: &mut Hooks,
+        world: &mut World<'_>,
+    ) -> usize {
+        let mut packets = 0;
+        for _ in 0..ROUNDS_MAX {
+            if self.batches.is_empty() {
+                packets += self.fill(node, link, hooks, world);
+            }
+            if self.batches.is_empty() || !self.flush(link, world) {
+                break;
+            }
+        }
+        packets
+    }
+
+    /// Without a link (the daemon is gone) packets are lost, but queue pairs still move on.
+    pub(crate) fn discard(&mut self, node: &mut Node, world: &mut World<'_>) {
+        self.batches.clear();
+        self.used = 0;
+        while node
+            .poll_transmit(world.now, &mut self.staging, world)
+            .is_some()
+        {
+            world.add(Counter::SendErr, 1);
+        }
+    }
+
+    fn fill(
+        &mut self,
+        node: &mut Node,
+        link: &dyn PacketIo,
+        hooks: &mut Hooks,
+        world: &mut World<'_>,
+    ) -> usize {
+        let (mut packets, mut bytes, mut again) = (0, 0, 0);
+        while self.used + FRAME_BYTES_MAX <= self.staging.len() && self.batches.len() < BATCHES_MAX
+        {
+            let room = &mut self.staging[self.used..];
+            let Some(out) = node.poll_transmit(world.now, room, world) else {
+                break;
+            };
+            packets += 1;
+            bytes += out.len as u64;
+            again += u64::from(out.retransmit);
+            if hooks.packet(Direction::Tx, &room[..out.len]) == Verdict::Drop {
+                world.add(Counter::DropFault, 1);
+                continue;
+            }
+            self.append(&out, link);
+        }
+        if packets != 0 {
+            world.add(Counter::SentPkts, packets);
+            world.add(Counter::SentBytes, bytes);
+            if again != 0 {
+                world.add(Counter::Retransmits, again);
+            }
+        }
+        usize::try_from(packets).unwrap_or(usize::MAX)
+    }
+
+    /// Takes the packet at the end of the staging buffer into the last batch or a new one.
+    fn append(&mut self, out: &Transmit, link: &dyn PacketIo) {
+        let src = out.path.sgid.ip();
+        let to = Destination {
+            src,
+            dst: out.path.dgid.ip(),
+            ifindex: out.path.ifindex,
+            sport: link.real_sport(src.is_ipv6(), out.sport),
+            traffic_class: out.path.traffic_class,
+            hop_limit: out.path.hop_limit,
+            slot: out.dest_qp.slot(),
+        };
+        // Kernels and NICs that number packets differently may drop all but the first of a batch:
+        // whatever had to be sent again goes alone.
+        let alone = out.retransmit;
+        let grows = !alone && self.batches.last().is_some_and(|b| b.takes(&to, out.len));
+        if !grows {
+            let caps = link.caps(to.dst);
+            self.batches.push(Batch {
+                to,
+                bytes: self.used..self.used,
+                segment: out.len,
+                count: 0,
+                count_max: caps.segments_max,
+                bytes_max: caps.batch_bytes_max,
+                id: caps.ip_id,
+                icrc: caps.icrc,
+                closed: alone,
+            });
+        }
+        let Some(batch) = self.batches.last_mut() else {
+            return;
+        };
+        let end = self.used + out.len;
+        let frame = &mut self.staging[self.used..end];
+        if batch.icrc {
+            batch.seal(frame);
+        }
+        batch.closed |= out.len < batch.segment;
+        batch.bytes.end = end;
+        batch.count += 1;
+        self.used = end;
+    }
+
+    /// Gives the batches to the link. False if it could not take all: they wait.
+    fn flush(&mut self, link: &mut dyn PacketIo, world: &World<'_>) -> bool {
+        let batches: Vec<TxBatch<'_>> = self
+            .batches
+            .iter()
+            .map(|b| TxBatch {
+                src: b.to.src,
+                dst: b.to.dst,
+                ifindex: b.to.ifindex,
+                sport: b.to.sport,
+                traffic_class: b.to.traffic_class,
+                hop_limit: b.to.hop_limit,
+                segment: u16::try_from(b.segment).unwrap_or(u16::MAX),
+                data: &self.staging[b.bytes.clone()],
+            })
+            .collect();
+        let report = link.send(&batches);
+        world.add(Counter::SentBatches, report.sent as u64);
+        if report.failed != 0 {
+            world.add(Counter::SendErr, report.failed as u64);
+        }
+        self.batches.drain(..report.sent.min(self.batches.len()));
+        if self.batches.is_empty() {
+            self.used = 0;
+            return true;
+        }
+        false
+    }
+}
+
+impl Batch {
+    fn takes(&self, to: &Destination, len: usize) -> bool {
+        !self.closed
+            && self.to == *to
+            && len <= self.segment
+            && self.count < self.count_max
+            && self.bytes.len() + len <= self.bytes_max
+    }
+
+    /// Writes the ICRC of the packet that becomes segment `self.count`.
+    fn seal(&self, frame: &mut [u8]) {
+        let covered = icrc::covered(frame);
+        let value = match (self.to.src, self.to.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let id = match self.id {
+                    IdRule::SegmentIndex => u16::try_from(self.count).unwrap_or(0),
+                    IdRule::Absent => 0,
+                };
+                let header = icrc::V4 {
+                    src: src.octets(),
+                    dst: dst.octets(),
+                    id,
+                    sport: self.to.sport,
+                    ..Default::default()
+                };
+                icrc::v4(&header, covered)
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let header = icrc::V6 {
+                    src: src.octets(),
+                    dst: dst.octets(),
+                    sport: self.to.sport,
+                    ..Default::default()
+                };
+                icrc::v6(&header, covered)
+            }
+            // Paths of mixed families are refused when they are made.
+            _ => 0,
+        };
+        icrc::seal(value, frame);
+    }
+}
+
+impl std::fmt::Debug for Tx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tx")
+            .field("used", &self.used)
+            .field("batches", &self.batches.len())
+            .finish_non_exhaustive()
+    }
+}
