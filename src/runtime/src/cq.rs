@@ -191,13 +191,18 @@ impl Cq {
         self.channel.as_ref()
     }
 
-    /// Events not yet taken vanish; then waits for those that were.
-    pub(crate) fn settle(&self) {
+    /// Events not yet taken vanish.
+    pub(crate) fn purge_events(&self) {
         let me = self.id;
         if let Some(channel) = &self.channel {
             channel.purge(|notice| notice.0.id == me);
         }
         self.context.purge_cq(me);
+    }
+
+    /// Events not yet taken vanish; then waits for those that were.
+    pub(crate) fn settle(&self) {
+        self.purge_events();
         self.acks.wait_settled();
         self.async_acks.wait_settled();
     }

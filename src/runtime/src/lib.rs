@@ -29,5 +29,6 @@ mod tx;
 
 pub use objects::PostError;
 pub use rocebud_engine::SrqMask;
-pub use rocebud_mem::{copy_in, probe};
+pub use rocebud_mem::{copy_in, ensure_in_front, probe};
 pub use runtime::Runtime;
+pub use sys::page_size;

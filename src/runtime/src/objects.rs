@@ -110,13 +110,23 @@ impl Runtime {
         }
     }
 
-    /// Destroys a completion queue that no queue pair uses; waits for acknowledgements.
-    pub fn destroy_cq(&self, cq: &Cq) {
+    /// Destroys a completion queue; waits for acknowledgements.
+    ///
+    /// # Errors
+    /// EBUSY: queue pairs use it.
+    pub fn destroy_cq(&self, cq: &Cq) -> Result<(), Misuse> {
         let mut core = lock(&self.core);
+        if cq.users.load(Ordering::Acquire) != 0 {
+            return Err(Misuse::new(
+                Errno::EBUSY,
+                "destroy_cq: queue pairs still use it; destroy them first",
+            ));
+        }
         core.dir.remove_cq(cq.id);
         self.state_facts(&core);
         drop(core);
         cq.settle();
+        Ok(())
     }
 
     // ---- shared receive queues
@@ -403,6 +413,35 @@ impl Runtime {
         Ok(())
     }
 
+    // ---- handles dropped without destroy: nobody is left to acknowledge, so nobody is waited for
+
+    /// Destroys a queue pair whose last handle went.
+    pub fn abandon_qp(&self, qp: &QpShared) {
+        let mut core = lock(&self.core);
+        self.destroy_left_over(&mut core, qp);
+        self.state_facts(&core);
+        drop(core);
+        qp.context.purge_qp(qp.qpn);
+    }
+
+    /// Destroys a completion queue whose last handle went.
+    pub fn abandon_cq(&self, cq: &Cq) {
+        let mut core = lock(&self.core);
+        core.dir.remove_cq(cq.id);
+        self.state_facts(&core);
+        drop(core);
+        cq.purge_events();
+    }
+
+    /// Destroys a shared receive queue whose last handle went.
+    pub fn abandon_srq(&self, srq: &SrqShared) {
+        let mut core = lock(&self.core);
+        let _ = core.node.destroy_srq(srq.id);
+        core.dir.srqs.remove(&srq.id);
+        drop(core);
+        srq.context.purge_srq(srq.id);
+    }
+
     // ---- all of a context
 
     /// Destroys what is left of a context, without waiting for acknowledgements: nobody is there
@@ -445,6 +484,8 @@ impl Runtime {
         let _ = node.destroy_qp(qp.qpn, &mut world);
         core.dir.qps.remove(&qp.qpn);
         core.qpns.free(qp.qpn, now().0);
+        qp.send_cq.purge(qp.qpn);
+        qp.recv_cq.purge(qp.qpn);
         qp.send_cq.users.fetch_sub(1, Ordering::AcqRel);
         qp.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
         if let Some(record) = self.shared.pages.qp_record(qp.qpn) {

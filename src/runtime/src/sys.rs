@@ -201,7 +201,7 @@ pub(crate) fn persist(addr: u64, len: u64) -> bool {
 }
 
 /// Bytes of a page.
-pub(crate) fn page_size() -> u64 {
+pub fn page_size() -> u64 {
     static SIZE: AtomicU64 = AtomicU64::new(0);
     match SIZE.load(Ordering::Relaxed) {
         0 => {

@@ -130,3 +130,153 @@ pub struct PortAttr {
     pub port_cap_flags2: u16,
     pub active_speed_ex: u32,
 }
+
+/// Limits that `create_*` enforce; the same numbers are in [`DeviceAttr`].
+pub(crate) mod limits {
+    /// Queue pairs of a process: four slots of the daemon.
+    pub(crate) const QP_MAX: u32 = 4 * 4096;
+    /// Requests in a queue. The queues grow as they fill, up to this.
+    pub(crate) const QP_WR_MAX: u32 = 1 << 16;
+    /// Pieces of a request.
+    pub(crate) const SGE_MAX: u32 = 32;
+    /// Bytes inline at most.
+    pub(crate) const INLINE_MAX: u32 = 4096;
+    /// Bytes inline that every queue pair is given.
+    pub(crate) const INLINE_MIN: u32 = 512;
+    /// Protection domains are numbers only.
+    pub(crate) const PD_MAX: u32 = 1 << 20;
+    /// Completion queues.
+    pub(crate) const CQ_MAX: u32 = 1 << 16;
+    /// Shared receive queues.
+    pub(crate) const SRQ_MAX: u32 = 1 << 16;
+    /// Address handles are values only.
+    pub(crate) const AH_MAX: u32 = 1 << 20;
+    /// READs and atomics outstanding, each way.
+    pub(crate) const RD_ATOM_MAX: u32 = 128;
+    /// Queue pairs attached to a multicast group.
+    pub(crate) const MCAST_ATTACH_MAX: u32 = 56;
+    /// Multicast groups.
+    pub(crate) const MCAST_GROUP_MAX: u32 = 8192;
+    /// Completion vectors.
+    pub(crate) const COMP_VECTORS: u32 = 1;
+    /// Bytes of a region: what a process can address.
+    pub(crate) const MR_BYTES_MAX: u64 = 1 << 47;
+    /// Bytes of a message.
+    pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 31;
+}
+
+/// What a device with this GUID offers.
+pub(crate) fn device_attr(node_guid: u64) -> DeviceAttr {
+    DeviceAttr {
+        fw_ver: env!("CARGO_PKG_VERSION").into(),
+        node_guid,
+        sys_image_guid: node_guid,
+        max_mr_size: limits::MR_BYTES_MAX,
+        page_size_cap: 0xffff_f000,
+        vendor_id: 0x00ff_ffff,
+        vendor_part_id: 0,
+        hw_ver: 0,
+        max_qp: limits::QP_MAX,
+        max_qp_wr: limits::QP_WR_MAX,
+        device_cap_flags: device_cap::BAD_PKEY_CNTR
+            | device_cap::BAD_QKEY_CNTR
+            | device_cap::CURR_QP_STATE_MOD
+            | device_cap::PORT_ACTIVE_EVENT
+            | device_cap::SYS_IMAGE_GUID
+            | device_cap::RC_RNR_NAK_GEN
+            | device_cap::SRQ_RESIZE,
+        max_sge: limits::SGE_MAX,
+        max_sge_rd: limits::SGE_MAX,
+        max_cq: limits::CQ_MAX,
+        max_cqe: rocebud_runtime::cq::CQE_MAX,
+        max_mr: u32::try_from(rocebud_runtime::keys::REGIONS_MAX).unwrap_or(u32::MAX),
+        max_pd: limits::PD_MAX,
+        max_qp_rd_atom: limits::RD_ATOM_MAX,
+        max_ee_rd_atom: 0,
+        max_res_rd_atom: limits::RD_ATOM_MAX * limits::QP_MAX,
+        max_qp_init_rd_atom: limits::RD_ATOM_MAX,
+        max_ee_init_rd_atom: 0,
+        // Every atomic is one instruction of the CPU on the application's memory.
+        atomic_cap: AtomicCap::Glob,
+        max_ee: 0,
+        max_rdd: 0,
+        max_mw: 0,
+        max_raw_ipv6_qp: 0,
+        max_raw_ethy_qp: 0,
+        max_mcast_grp: limits::MCAST_GROUP_MAX,
+        max_mcast_qp_attach: limits::MCAST_ATTACH_MAX,
+        max_total_mcast_qp_attach: limits::MCAST_ATTACH_MAX * limits::MCAST_GROUP_MAX,
+        max_ah: limits::AH_MAX,
+        max_fmr: 0,
+        max_map_per_fmr: 0,
+        max_srq: limits::SRQ_MAX,
+        max_srq_wr: limits::QP_WR_MAX,
+        max_srq_sge: limits::SGE_MAX,
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        phys_port_cnt: 1,
+        num_comp_vectors: limits::COMP_VECTORS,
+        max_inline_data: limits::INLINE_MAX,
+    }
+}
+
+/// The port of a device; `None` = its interface is gone.
+pub(crate) fn port_attr(device: Option<&rocebud_ctl::DeviceInfo>) -> PortAttr {
+    let active = device.is_some_and(|d| d.active);
+    let enabled = device.is_some_and(|d| d.enabled);
+    let (active_speed, active_width) = speed_and_width(device.map_or(0, |d| d.speed_mbps));
+    PortAttr {
+        state: if active {
+            PortState::Active
+        } else {
+            PortState::Down
+        },
+        max_mtu: Mtu::M4096,
+        active_mtu: device.map_or(Mtu::M256, rocebud_ctl::DeviceInfo::mtu),
+        gid_tbl_len: device.map_or(1, |d| u32::try_from(d.gids.len()).unwrap_or(u32::MAX)),
+        port_cap_flags: CM_SUPPORTED | IP_BASED_GIDS,
+        max_msg_sz: limits::MESSAGE_BYTES_MAX,
+        bad_pkey_cntr: 0,
+        qkey_viol_cntr: 0,
+        pkey_tbl_len: 1,
+        lid: 0,
+        sm_lid: 0,
+        lmc: 0,
+        max_vl_num: 1,
+        sm_sl: 0,
+        subnet_timeout: 0,
+        init_type_reply: 0,
+        active_width,
+        active_speed,
+        phys_state: match (active, enabled) {
+            (true, _) => 5,
+            (false, true) => 2,
+            (false, false) => 3,
+        },
+        link_layer: 2,
+        flags: 1,
+        port_cap_flags2: 0,
+        active_speed_ex: 0,
+    }
+}
+
+const CM_SUPPORTED: u32 = 1 << 16;
+const IP_BASED_GIDS: u32 = 1 << 26;
+
+/// As Linux translates Ethernet speeds.
+fn speed_and_width(mbps: u32) -> (u8, u8) {
+    const SDR: u8 = 1;
+    const DDR: u8 = 2;
+    const FDR10: u8 = 8;
+    const EDR: u8 = 32;
+    const X1: u8 = 1;
+    const X4: u8 = 2;
+    match mbps {
+        0..=1_000 => (SDR, X1),
+        1_001..=10_000 => (FDR10, X1),
+        10_001..=20_000 => (DDR, X4),
+        20_001..=25_000 => (EDR, X1),
+        25_001..=40_000 => (FDR10, X4),
+        _ => (EDR, X4),
+    }
+}

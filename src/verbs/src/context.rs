@@ -1,11 +1,17 @@
 //! An open device.
 
+use std::collections::HashSet;
 use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rocebud_ctl::DeviceInfo;
-use rocebud_objects::{EventKind, Misuse};
+use rocebud_objects::{Errno, EventKind, Misuse, PdId};
+use rocebud_runtime::Runtime;
+use rocebud_runtime::context::{ContextShared, Element};
 use rocebud_wire::{Gid, PKey};
 
+use crate::attrs::{self, limits};
 use crate::{AsyncEventOut, CompChannel, Cq, DeviceAttr, Pd, PortAttr};
 
 /// An entry of a GID table; `struct ibv_gid_entry`.
@@ -22,86 +28,211 @@ pub struct GidTableEntry {
 
 /// An open device.
 #[derive(Clone, Debug)]
-pub struct Context {}
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    runtime: Arc<Runtime>,
+    shared: Arc<ContextShared>,
+    /// As it was when it was opened: for what never changes.
+    opened: DeviceInfo,
+    pds: Mutex<HashSet<PdId>>,
+}
+
+const NO_PORT: Misuse = Misuse::invalid("the only port of a device is 1");
+const CLOSED: Misuse = Misuse::invalid("the device was closed");
 
 impl Context {
-    /// The device as it is now.
+    pub(crate) fn new(
+        runtime: Arc<Runtime>,
+        shared: Arc<ContextShared>,
+        opened: DeviceInfo,
+    ) -> Self {
+        let pds = Mutex::default();
+        let inner = Arc::new(Inner {
+            runtime,
+            shared,
+            opened,
+            pds,
+        });
+        Self { inner }
+    }
+
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        &self.inner.runtime
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<ContextShared> {
+        &self.inner.shared
+    }
+
+    /// Every call that uses the device begins here.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Misuse> {
+        self.inner.runtime.check()?;
+        if self.inner.shared.is_closed() {
+            return Err(CLOSED);
+        }
+        Ok(())
+    }
+
+    /// Its objects still exist, as far as it is concerned; true also when the daemon is gone.
+    pub(crate) fn is_open(&self) -> bool {
+        !Runtime::is_child() && !self.inner.shared.is_closed()
+    }
+
+    /// The device as it is now; as it last was, if its interface is gone.
     #[must_use]
     pub fn device_info(&self) -> DeviceInfo {
-        todo!()
+        self.current().unwrap_or_else(|| self.inner.opened.clone())
+    }
+
+    fn current(&self) -> Option<DeviceInfo> {
+        if Runtime::is_child() {
+            return None;
+        }
+        self.inner.runtime.device(self.inner.shared.ifindex)
     }
 
     /// `ibv_query_device`.
     #[must_use]
     pub fn query_device(&self) -> DeviceAttr {
-        todo!()
+        attrs::device_attr(self.inner.opened.guid)
     }
 
-    /// `ibv_query_port`.
+    /// `ibv_query_port`. The port is DOWN when the interface or the daemon is gone.
     ///
     /// # Errors
     /// EINVAL: the port is not 1.
-    pub fn query_port(&self, _port: u8) -> Result<PortAttr, Misuse> {
-        todo!()
+    pub fn query_port(&self, port: u8) -> Result<PortAttr, Misuse> {
+        if port != 1 {
+            return Err(NO_PORT);
+        }
+        let device = self.current().filter(|_| !self.inner.runtime.is_dead());
+        Ok(attrs::port_attr(device.as_ref()))
     }
 
     /// `ibv_query_gid`: an empty slot inside the table gives the zero GID.
     ///
     /// # Errors
     /// EINVAL: bad port, or index outside the table.
-    pub fn query_gid(&self, _port: u8, _index: u32) -> Result<Gid, Misuse> {
-        todo!()
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<Gid, Misuse> {
+        if port != 1 {
+            return Err(NO_PORT);
+        }
+        let entry = self.device_info().gids.get(index as usize).copied();
+        let entry = entry.ok_or(Misuse::invalid(
+            "query_gid: the index is outside the GID table",
+        ))?;
+        Ok(entry.map_or(Gid::ZERO, |e| e.gid()))
     }
 
     /// `ibv_query_gid_ex`.
     ///
     /// # Errors
     /// ENODATA: empty or outside the table. EINVAL: bad port.
-    pub fn query_gid_entry(&self, _port: u32, _index: u32) -> Result<GidTableEntry, Misuse> {
-        todo!()
+    pub fn query_gid_entry(&self, port: u32, index: u32) -> Result<GidTableEntry, Misuse> {
+        if port != 1 {
+            return Err(NO_PORT);
+        }
+        let entries = self.gid_table();
+        let entry = entries.into_iter().find(|e| e.gid_index == index);
+        entry.ok_or(Misuse::new(
+            Errno::ENODATA,
+            "query_gid_ex: no GID at this index",
+        ))
     }
 
     /// `ibv_query_gid_table`: the entries that are not empty.
     #[must_use]
     pub fn gid_table(&self) -> Vec<GidTableEntry> {
-        todo!()
+        let device = self.device_info();
+        let entries = device.gids.iter().enumerate();
+        entries
+            .filter_map(|(index, entry)| {
+                let entry = (*entry)?;
+                Some(GidTableEntry {
+                    gid: entry.gid(),
+                    gid_index: u32::try_from(index).ok()?,
+                    port_num: 1,
+                    gid_type: 2,
+                    ndev_ifindex: entry.ifindex,
+                })
+            })
+            .collect()
     }
 
     /// `ibv_query_pkey`: one entry, 0xffff.
     ///
     /// # Errors
     /// EINVAL: bad port or index.
-    pub fn query_pkey(&self, _port: u8, _index: u32) -> Result<PKey, Misuse> {
-        todo!()
+    pub fn query_pkey(&self, port: u8, index: u32) -> Result<PKey, Misuse> {
+        match (port, index) {
+            (1, 0) => Ok(PKey::DEFAULT),
+            (1, _) => Err(Misuse::invalid("query_pkey: the table has one entry")),
+            _ => Err(NO_PORT),
+        }
     }
 
     /// Becomes readable when an asynchronous event waits.
     #[must_use]
     pub fn async_fd(&self) -> RawFd {
-        todo!()
+        self.inner.shared.async_fd()
     }
 
     /// `ibv_get_async_event`: blocks unless the descriptor has O_NONBLOCK.
     ///
     /// # Errors
-    /// EAGAIN: non-blocking and nothing there. EINTR as errno 4: a signal. EIO: the device is dead
-    /// and everything was told.
+    /// EAGAIN: non-blocking and nothing there. EINTR as errno 4: a signal. EIO: a child made by
+    /// fork.
     pub fn next_async_event(&self) -> Result<AsyncEventOut, Misuse> {
-        todo!()
+        if Runtime::is_child() {
+            self.inner.runtime.check()?;
+        }
+        let notice = self.inner.runtime.next_async_event(&self.inner.shared)?;
+        Ok(AsyncEventOut::new(notice))
     }
 
     /// Raises an event about this device's port or the device itself, for tests.
     #[doc(hidden)]
-    pub fn raise(&self, _kind: EventKind) {
-        todo!()
+    pub fn raise(&self, kind: EventKind) {
+        let element = match kind {
+            EventKind::DeviceFatal => Element::Device,
+            _ => Element::Port(1),
+        };
+        self.inner.shared.raise(kind, element);
     }
 
     /// `ibv_alloc_pd`.
     ///
     /// # Errors
-    /// ENOMEM: too many. EIO: the device is dead.
+    /// EIO: the device is dead. ENOMEM: too many.
     pub fn alloc_pd(&self) -> Result<Pd, Misuse> {
-        todo!()
+        self.check()?;
+        let mut pds = self.pds();
+        if pds.len() >= limits::PD_MAX as usize {
+            return Err(Misuse::new(
+                Errno::ENOMEM,
+                "alloc_pd: too many protection domains",
+            ));
+        }
+        let id = self.inner.runtime.next_pd();
+        pds.insert(id);
+        drop(pds);
+        Ok(Pd::new(self.clone(), id))
+    }
+
+    pub(crate) fn forget_pd(&self, id: PdId) {
+        self.pds().remove(&id);
+    }
+
+    fn pds(&self) -> std::sync::MutexGuard<'_, HashSet<PdId>> {
+        self.inner
+            .pds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `ibv_create_comp_channel`.
@@ -109,7 +240,9 @@ impl Context {
     /// # Errors
     /// EMFILE as errno 24: no descriptor left.
     pub fn create_comp_channel(&self) -> Result<CompChannel, Misuse> {
-        todo!()
+        self.check()?;
+        let shared = self.inner.runtime.create_channel()?;
+        Ok(CompChannel::new(self.clone(), shared))
     }
 
     /// `ibv_create_cq`: `cqe` entries at least; `user` is what [`CqEvent::user`](crate::CqEvent)
@@ -119,27 +252,54 @@ impl Context {
     /// EINVAL: `cqe` 0 or above `max_cqe`, or no such completion vector.
     pub fn create_cq(
         &self,
-        _cqe: u32,
-        _channel: Option<&CompChannel>,
-        _comp_vector: u32,
-        _user: u64,
+        cqe: u32,
+        channel: Option<&CompChannel>,
+        comp_vector: u32,
+        user: u64,
     ) -> Result<Cq, Misuse> {
-        todo!()
+        self.check()?;
+        crate::cq::check_size(cqe)?;
+        if comp_vector >= limits::COMP_VECTORS {
+            return Err(Misuse::invalid(
+                "create_cq: comp_vector must be below num_comp_vectors",
+            ));
+        }
+        Cq::create(self, cqe, channel, user)
     }
 
-    /// `ibv_close_device`: destroys whatever of it is left. Later calls on its objects fail.
+    /// `ibv_close_device`: destroys whatever of it is left, without waiting for acknowledgements.
+    /// Later calls on its objects fail.
     pub fn close(&self) {
-        todo!()
+        self.inner.close();
     }
 
     /// The word that the layer above keeps here.
     #[must_use]
     pub fn user(&self) -> u64 {
-        todo!()
+        self.inner.shared.user.load(Ordering::Acquire)
     }
 
     /// Sets [`Context::user`].
-    pub fn set_user(&self, _user: u64) {
-        todo!()
+    pub fn set_user(&self, user: u64) {
+        self.inner.shared.user.store(user, Ordering::Release);
+    }
+}
+
+impl Inner {
+    fn close(&self) {
+        if Runtime::is_child() || !self.shared.mark_closed() {
+            return;
+        }
+        self.runtime.destroy_context(&self.shared);
+        let pds = self.pds.lock().unwrap_or_else(PoisonError::into_inner);
+        for pd in pds.iter() {
+            self.runtime.keys().remove_pd(*pd);
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
     }
 }

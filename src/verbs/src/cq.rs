@@ -1,12 +1,29 @@
 //! Completion queues and channels.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use rocebud_objects::{Misuse, Wc};
+use rocebud_objects::{Errno, Misuse, Wc};
+use rocebud_runtime::Runtime;
+use rocebud_runtime::cq as shared;
+
+use crate::Context;
 
 /// A completion channel: an event for each armed completion queue that got something.
 #[derive(Clone, Debug)]
-pub struct CompChannel {}
+pub struct CompChannel {
+    inner: Arc<ChannelInner>,
+}
+
+#[derive(Debug)]
+struct ChannelInner {
+    context: Context,
+    shared: Arc<shared::CompChannel>,
+    users: AtomicU32,
+    gone: AtomicBool,
+    user: AtomicU64,
+}
 
 /// "This completion queue got something."
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,92 +33,260 @@ pub struct CqEvent {
 }
 
 impl CompChannel {
+    pub(crate) fn new(context: Context, shared: Arc<shared::CompChannel>) -> Self {
+        Self {
+            inner: Arc::new(ChannelInner {
+                context,
+                shared,
+                users: AtomicU32::new(0),
+                gone: AtomicBool::new(false),
+                user: AtomicU64::new(0),
+            }),
+        }
+    }
+
     /// Becomes readable when an event waits.
     #[must_use]
     pub fn fd(&self) -> RawFd {
-        todo!()
+        self.inner.shared.fd()
     }
 
     /// `ibv_get_cq_event`: blocks unless the descriptor has O_NONBLOCK.
     ///
     /// # Errors
-    /// EAGAIN: non-blocking and nothing there. EINTR as errno 4: a signal.
+    /// EAGAIN: non-blocking and nothing there. EINTR as errno 4: a signal. EIO: a child made by
+    /// fork.
     pub fn get_event(&self) -> Result<CqEvent, Misuse> {
-        todo!()
+        let runtime = self.inner.context.runtime();
+        if Runtime::is_child() {
+            runtime.check()?;
+        }
+        let notice = runtime.next_cq_event(&self.inner.shared)?;
+        Ok(CqEvent {
+            user: notice.0.user.load(Ordering::Acquire),
+        })
     }
 
     /// `ibv_destroy_comp_channel`.
     ///
     /// # Errors
-    /// EBUSY: completion queues use it.
+    /// EBUSY: completion queues use it. EINVAL: done already.
     pub fn destroy(&self) -> Result<(), Misuse> {
-        todo!()
+        if Runtime::is_child() {
+            return self.inner.context.check();
+        }
+        if self.inner.users.load(Ordering::Acquire) != 0 {
+            return Err(Misuse::new(
+                Errno::EBUSY,
+                "destroy_comp_channel: completion queues still use it; destroy them first",
+            ));
+        }
+        if self.inner.gone.swap(true, Ordering::AcqRel) {
+            return Err(Misuse::invalid("destroy_comp_channel: done already"));
+        }
+        Ok(())
+    }
+
+    /// The word that the layer above keeps here.
+    #[must_use]
+    pub fn user(&self) -> u64 {
+        self.inner.user.load(Ordering::Acquire)
+    }
+
+    /// Sets [`CompChannel::user`].
+    pub fn set_user(&self, user: u64) {
+        self.inner.user.store(user, Ordering::Release);
     }
 }
 
 /// A completion queue.
 #[derive(Clone, Debug)]
-pub struct Cq {}
+pub struct Cq {
+    inner: Arc<CqInner>,
+}
+
+#[derive(Debug)]
+struct CqInner {
+    context: Context,
+    channel: Option<CompChannel>,
+    shared: Arc<shared::Cq>,
+    gone: AtomicBool,
+}
+
+pub(crate) fn check_size(cqe: u32) -> Result<(), Misuse> {
+    if cqe == 0 || cqe > shared::CQE_MAX {
+        return Err(Misuse::invalid(
+            "completion queue: cqe must be 1 up to max_cqe of query_device",
+        ));
+    }
+    Ok(())
+}
 
 impl Cq {
+    pub(crate) fn create(
+        context: &Context,
+        cqe: u32,
+        channel: Option<&CompChannel>,
+        user: u64,
+    ) -> Result<Self, Misuse> {
+        if channel.is_some_and(|c| !Arc::ptr_eq(c.inner.context.shared(), context.shared())) {
+            return Err(Misuse::invalid(
+                "create_cq: the completion channel belongs to another open device",
+            ));
+        }
+        let events = channel.map(|c| Arc::clone(&c.inner.shared));
+        let shared = context
+            .runtime()
+            .create_cq(context.shared(), cqe, events, user)?;
+        if let Some(channel) = channel {
+            channel.inner.users.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(Self {
+            inner: Arc::new(CqInner {
+                context: context.clone(),
+                channel: channel.cloned(),
+                shared,
+                gone: AtomicBool::new(false),
+            }),
+        })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<shared::Cq> {
+        &self.inner.shared
+    }
+
+    pub(crate) fn is_of(&self, context: &Context) -> bool {
+        Arc::ptr_eq(self.inner.context.shared(), context.shared())
+            && !self.inner.gone.load(Ordering::Acquire)
+    }
+
     /// `ibv_poll_cq`: fills `out` from the front, in order; 0 when nothing is there. Runs the
     /// engine when the queue is empty.
     ///
     /// # Errors
-    /// EIO: the queue overran or the process forked.
-    pub fn poll(&self, _out: &mut [Wc]) -> Result<usize, Misuse> {
-        todo!()
+    /// EIO: nothing waits and nothing will come: the queue overran, the daemon is gone, or this is
+    /// a child made by fork.
+    #[inline]
+    pub fn poll(&self, out: &mut [Wc]) -> Result<usize, Misuse> {
+        let runtime = self.inner.context.runtime();
+        if Runtime::is_child() {
+            runtime.check()?;
+        }
+        let n = runtime.poll(&self.inner.shared, out);
+        if n == 0 && !out.is_empty() {
+            self.check_usable()?;
+        }
+        Ok(n)
+    }
+
+    fn check_usable(&self) -> Result<(), Misuse> {
+        if self.inner.shared.has_entries() {
+            return Ok(());
+        }
+        if self.inner.shared.is_overrun() {
+            return Err(Misuse::new(
+                Errno::EIO,
+                "poll_cq: the queue overran; create it larger or poll it more often",
+            ));
+        }
+        self.inner.context.check()
     }
 
     /// `ibv_req_notify_cq`: the next completion that qualifies makes one event; one that waits
     /// already makes it at once.
     ///
     /// # Errors
-    /// EIO: the process forked.
-    pub fn req_notify(&self, _solicited_only: bool) -> Result<(), Misuse> {
-        todo!()
+    /// EIO: a child made by fork.
+    pub fn req_notify(&self, solicited_only: bool) -> Result<(), Misuse> {
+        if Runtime::is_child() {
+            self.inner.context.check()?;
+        }
+        self.inner.shared.arm(solicited_only);
+        Ok(())
     }
 
     /// `ibv_resize_cq`.
     ///
     /// # Errors
     /// EINVAL: fewer than wait in it, 0, or above `max_cqe`.
-    pub fn resize(&self, _cqe: u32) -> Result<(), Misuse> {
-        todo!()
+    pub fn resize(&self, cqe: u32) -> Result<(), Misuse> {
+        self.inner.context.check()?;
+        check_size(cqe)?;
+        self.inner.shared.resize(cqe)
     }
 
     /// Entries granted.
     #[must_use]
     pub fn cqe(&self) -> u32 {
-        todo!()
+        self.inner.shared.cqe()
     }
 
     /// `ibv_ack_cq_events`.
-    pub fn ack_events(&self, _n: u32) {
-        todo!()
+    pub fn ack_events(&self, n: u32) {
+        if !Runtime::is_child() {
+            self.inner.shared.acks.ack(n);
+        }
     }
 
     /// `ibv_destroy_cq`: waits until every event taken was acknowledged.
     ///
     /// # Errors
-    /// EBUSY: queue pairs use it.
+    /// EBUSY: queue pairs use it. EINVAL: done already.
     pub fn destroy(&self) -> Result<(), Misuse> {
-        todo!()
+        if Runtime::is_child() {
+            return self.inner.context.check();
+        }
+        if self.inner.gone.swap(true, Ordering::AcqRel) {
+            return Err(Misuse::invalid("destroy_cq: done already"));
+        }
+        if self.inner.context.is_open() {
+            let done = self.inner.context.runtime().destroy_cq(&self.inner.shared);
+            if done.is_err() {
+                self.inner.gone.store(false, Ordering::Release);
+                return done;
+            }
+        }
+        self.inner.release_channel();
+        Ok(())
     }
 
     /// `ibv_ack_async_event`, by object: acknowledges `n` asynchronous events taken.
-    pub fn ack_async_events(&self, _n: u32) {
-        todo!()
+    pub fn ack_async_events(&self, n: u32) {
+        if !Runtime::is_child() {
+            self.inner.shared.async_acks.ack(n);
+        }
     }
 
     /// The word that events carry.
     #[must_use]
     pub fn user(&self) -> u64 {
-        todo!()
+        self.inner.shared.user.load(Ordering::Acquire)
     }
 
     /// Sets [`Cq::user`].
-    pub fn set_user(&self, _user: u64) {
-        todo!()
+    pub fn set_user(&self, user: u64) {
+        self.inner.shared.user.store(user, Ordering::Release);
+    }
+}
+
+impl CqInner {
+    fn release_channel(&self) {
+        if let Some(channel) = &self.channel {
+            channel.inner.users.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for CqInner {
+    /// The last handle went without `destroy`: nobody is left to acknowledge, so nothing is waited
+    /// for. Queue pairs hold handles, so none uses it.
+    fn drop(&mut self) {
+        if Runtime::is_child() || self.gone.load(Ordering::Acquire) {
+            return;
+        }
+        self.release_channel();
+        if self.context.is_open() {
+            self.context.runtime().abandon_cq(&self.shared);
+        }
     }
 }

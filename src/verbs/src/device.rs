@@ -2,6 +2,7 @@
 
 use rocebud_ctl::DeviceInfo;
 use rocebud_objects::Misuse;
+use rocebud_runtime::Runtime;
 
 use crate::Context;
 
@@ -17,7 +18,12 @@ pub struct Device {
 /// ENODEV, EADDRINUSE, EACCES, EPROTONOSUPPORT: no daemon to be had; the reason has been logged in
 /// one line.
 pub fn device_list() -> Result<Vec<Device>, Misuse> {
-    todo!()
+    let devices = Runtime::get()?.refresh()?;
+    Ok(devices
+        .iter()
+        .cloned()
+        .map(|info| Device { info })
+        .collect())
 }
 
 impl Device {
@@ -44,6 +50,8 @@ impl Device {
     /// # Errors
     /// ENODEV: the interface is gone. EIO: the daemon is.
     pub fn open(&self) -> Result<Context, Misuse> {
-        todo!()
+        let runtime = Runtime::get()?;
+        let shared = runtime.open(self.info.ifindex)?;
+        Ok(Context::new(runtime, shared, self.info.clone()))
     }
 }

@@ -1,6 +1,10 @@
 //! Asynchronous events, as they come out.
 
+use std::sync::atomic::Ordering;
+
 use rocebud_objects::EventKind;
+use rocebud_runtime::channel::Acked;
+use rocebud_runtime::context::{AsyncNotice, Element};
 use rocebud_wire::Qpn;
 
 /// What an event is about.
@@ -37,12 +41,37 @@ pub struct AsyncEventOut {
     pub kind: EventKind,
     /// To what.
     pub element: AsyncElement,
+    notice: AsyncNotice,
 }
 
 impl AsyncEventOut {
+    pub(crate) fn new(notice: AsyncNotice) -> Self {
+        let element = match &notice.element {
+            Element::Qp(qp) => AsyncElement::Qp {
+                qpn: qp.qpn,
+                user: qp.user.load(Ordering::Acquire),
+            },
+            Element::Cq(cq) => AsyncElement::Cq {
+                user: cq.user.load(Ordering::Acquire),
+            },
+            Element::Srq(srq) => AsyncElement::Srq {
+                user: srq.user.load(Ordering::Acquire),
+            },
+            Element::Port(port) => AsyncElement::Port(*port),
+            Element::Device => AsyncElement::Device,
+        };
+        Self {
+            kind: notice.kind,
+            element,
+            notice,
+        }
+    }
+
     /// `ibv_ack_async_event`. A layer that no longer holds the event can use `ack_async_events` of
     /// the queue pair, completion queue or shared receive queue instead.
     pub fn ack(self) {
-        todo!()
+        if let Some(acks) = self.notice.acks() {
+            acks.ack(1);
+        }
     }
 }

@@ -1,11 +1,20 @@
 //! Queue pairs.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rocebud_objects::{
-    AttrMask, Misuse, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, SendWr, Sge,
+    AttrMask, Errno, Misuse, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, SendWr, Sge,
 };
+use rocebud_runtime::context::QpShared;
+use rocebud_runtime::{Runtime, ports};
 use rocebud_wire::{Gid, Qpn};
 
-use crate::{Cq, Srq};
+pub use rocebud_runtime::PostError;
+
+use crate::attrs::limits;
+use crate::pd::PdUse;
+use crate::{Context, Cq, Pd, Srq};
 
 /// What `create_qp` is told; `struct ibv_qp_init_attr`.
 #[derive(Clone, Debug)]
@@ -43,44 +52,100 @@ impl QpCreate {
     }
 }
 
-/// A list of requests was refused in the middle.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PostError {
-    /// Requests posted before it; also the position of the bad one.
-    pub posted: usize,
-    /// Why.
-    pub misuse: Misuse,
-}
-
 /// A queue pair.
 #[derive(Clone, Debug)]
-pub struct Qp {}
+pub struct Qp {
+    inner: Arc<QpInner>,
+}
+
+#[derive(Debug)]
+struct QpInner {
+    context: Context,
+    shared: Arc<QpShared>,
+    init: QpInit,
+    pd: PdUse,
+    /// Keep what it uses alive, as handles. Rust drops them after the queue pair is destroyed.
+    _uses: (Cq, Cq, Option<Srq>),
+    gone: AtomicBool,
+}
 
 impl Qp {
+    pub(crate) fn create(pd: &Pd, create: &QpCreate) -> Result<Self, Misuse> {
+        let context = pd.context().clone();
+        check_create(&context, create)?;
+        let init = QpInit {
+            qp_type: create.qp_type,
+            pd: pd.id(),
+            send_cq: create.send_cq.shared().id,
+            recv_cq: create.recv_cq.shared().id,
+            srq: create.srq.as_ref().map(Srq::id),
+            cap: granted(create),
+            sq_sig_all: create.sq_sig_all,
+        };
+        let cqs = [&create.send_cq, &create.recv_cq].map(|cq| Arc::clone(cq.shared()));
+        let runtime = context.runtime();
+        let shared = runtime.create_qp(context.shared(), init, cqs, create.user)?;
+        Ok(Self {
+            inner: Arc::new(QpInner {
+                context,
+                shared,
+                init,
+                pd: pd.hold(),
+                _uses: (
+                    create.send_cq.clone(),
+                    create.recv_cq.clone(),
+                    create.srq.clone(),
+                ),
+                gone: AtomicBool::new(false),
+            }),
+        })
+    }
+
+    #[inline]
+    fn check(&self) -> Result<(), Misuse> {
+        self.inner.context.check()?;
+        if self.inner.gone.load(Ordering::Acquire) {
+            return Err(Misuse::invalid("the queue pair was destroyed"));
+        }
+        Ok(())
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.inner.context.runtime()
+    }
+
     /// Its number.
     #[must_use]
     pub fn qpn(&self) -> Qpn {
-        todo!()
+        self.inner.shared.qpn
     }
 
     /// Its type.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
-        todo!()
+        self.inner.init.qp_type
     }
 
     /// Sizes granted.
     #[must_use]
     pub fn cap(&self) -> QpCap {
-        todo!()
+        self.inner.init.cap
     }
 
     /// `ibv_modify_qp`. On an error nothing has changed.
     ///
     /// # Errors
-    /// EINVAL: move, mask or value. EHOSTUNREACH, ENETUNREACH: no way to the destination.
-    pub fn modify(&self, _attr: &QpAttr, _mask: AttrMask) -> Result<(), Misuse> {
-        todo!()
+    /// EINVAL: move, mask or value.
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Misuse> {
+        self.check()?;
+        let path = if mask.contains(AttrMask::AV) {
+            let device = self.inner.context.device_info();
+            Some(ports::resolve(Some(&device), &attr.ah_attr)?)
+        } else {
+            None
+        };
+        self.runtime()
+            .modify_qp(&self.inner.shared, attr, mask, path)
     }
 
     /// `ibv_query_qp`; everything is filled.
@@ -88,21 +153,30 @@ impl Qp {
     /// # Errors
     /// EINVAL: destroyed.
     pub fn query(&self) -> Result<(QpAttr, QpInit), Misuse> {
-        todo!()
+        if Runtime::is_child() {
+            self.inner.context.check()?;
+        }
+        if self.inner.gone.load(Ordering::Acquire) {
+            return Err(Misuse::invalid("the queue pair was destroyed"));
+        }
+        self.runtime().query_qp(self.qpn())
     }
 
     /// State now; ERR once it is destroyed or the device is dead.
     #[must_use]
     pub fn state(&self) -> QpState {
-        todo!()
+        if self.check().is_err() {
+            return QpState::Err;
+        }
+        self.runtime().qp_state(self.qpn()).unwrap_or(QpState::Err)
     }
 
     /// `ibv_post_send` of one request.
     ///
     /// # Errors
     /// EINVAL: state, opcode for this type, sizes. ENOMEM: the send queue is full.
-    pub fn post_send(&self, _wr: SendWr) -> Result<(), Misuse> {
-        todo!()
+    pub fn post_send(&self, wr: SendWr) -> Result<(), Misuse> {
+        self.post_send_list([Ok(wr)]).map_err(|e| e.misuse)
     }
 
     /// `ibv_post_send` of a list: stops at the first that is refused (by us or by the iterator);
@@ -112,9 +186,11 @@ impl Qp {
     /// As [`Qp::post_send`], with the position.
     pub fn post_send_list(
         &self,
-        _wrs: impl IntoIterator<Item = Result<SendWr, Misuse>>,
+        wrs: impl IntoIterator<Item = Result<SendWr, Misuse>>,
     ) -> Result<(), PostError> {
-        todo!()
+        self.check()
+            .map_err(|misuse| PostError { posted: 0, misuse })?;
+        self.runtime().post_send(self.qpn(), wrs)
     }
 
     /// Copies what `sges` name (their keys are not looked at) for a request with INLINE. May be
@@ -122,16 +198,35 @@ impl Qp {
     ///
     /// # Errors
     /// EINVAL: longer than `max_inline_data`, added up in 64 bits. EFAULT: memory not there.
-    pub fn gather_inline(&self, _sges: &[Sge]) -> Result<Payload, Misuse> {
-        todo!()
+    pub fn gather_inline(&self, sges: &[Sge]) -> Result<Payload, Misuse> {
+        let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
+        if total > u64::from(self.cap().max_inline_data) {
+            return Err(Misuse::invalid(
+                "post_send: more bytes inline than max_inline_data of the queue pair",
+            ));
+        }
+        let mut bytes = vec![0; usize::try_from(total).unwrap_or(0)].into_boxed_slice();
+        let mut rest = &mut bytes[..];
+        for sge in sges {
+            let (piece, after) = rest.split_at_mut(sge.length as usize);
+            rest = after;
+            let copied = usize::try_from(sge.addr)
+                .ok()
+                .filter(|_| !piece.is_empty())
+                .map_or(Ok(()), |addr| rocebud_runtime::copy_in(piece, addr));
+            copied.map_err(|_| {
+                Misuse::new(Errno::EFAULT, "post_send: inline data is not in memory")
+            })?;
+        }
+        Ok(Payload::Inline(bytes))
     }
 
     /// `ibv_post_recv` of one request.
     ///
     /// # Errors
     /// EINVAL: RESET, too many SGEs, or the queue pair has an SRQ. ENOMEM: full.
-    pub fn post_recv(&self, _wr: RecvWr) -> Result<(), Misuse> {
-        todo!()
+    pub fn post_recv(&self, wr: RecvWr) -> Result<(), Misuse> {
+        self.post_recv_list([Ok(wr)]).map_err(|e| e.misuse)
     }
 
     /// `ibv_post_recv` of a list; see [`Qp::post_send_list`].
@@ -140,48 +235,127 @@ impl Qp {
     /// As [`Qp::post_recv`], with the position.
     pub fn post_recv_list(
         &self,
-        _wrs: impl IntoIterator<Item = Result<RecvWr, Misuse>>,
+        wrs: impl IntoIterator<Item = Result<RecvWr, Misuse>>,
     ) -> Result<(), PostError> {
-        todo!()
+        self.check()
+            .map_err(|misuse| PostError { posted: 0, misuse })?;
+        self.runtime().post_recv(self.qpn(), wrs)
     }
 
     /// `ibv_attach_mcast`; joins the group on the network too.
     ///
     /// # Errors
     /// EINVAL: not UD, or not multicast. ENOMEM: too many.
-    pub fn attach_mcast(&self, _group: Gid) -> Result<(), Misuse> {
-        todo!()
+    pub fn attach_mcast(&self, group: Gid) -> Result<(), Misuse> {
+        self.check()?;
+        self.runtime().attach_mcast(&self.inner.shared, group)
     }
 
     /// `ibv_detach_mcast`.
     ///
     /// # Errors
     /// EINVAL: not attached.
-    pub fn detach_mcast(&self, _group: Gid) -> Result<(), Misuse> {
-        todo!()
+    pub fn detach_mcast(&self, group: Gid) -> Result<(), Misuse> {
+        self.check()?;
+        self.runtime().detach_mcast(&self.inner.shared, group)
     }
 
     /// `ibv_destroy_qp`: its completions vanish; waits until every event taken was acknowledged.
     ///
     /// # Errors
-    /// EBUSY: attached to a multicast group.
+    /// EBUSY: attached to a multicast group. EINVAL: done already.
     pub fn destroy(&self) -> Result<(), Misuse> {
-        todo!()
+        if Runtime::is_child() {
+            return self.inner.context.check();
+        }
+        if self.inner.gone.swap(true, Ordering::AcqRel) {
+            return Err(Misuse::invalid("destroy_qp: done already"));
+        }
+        if self.inner.context.is_open()
+            && let Err(refused) = self.runtime().destroy_qp(&self.inner.shared)
+        {
+            self.inner.gone.store(false, Ordering::Release);
+            return Err(refused);
+        }
+        self.inner.pd.release();
+        Ok(())
     }
 
     /// `ibv_ack_async_event`, by object: acknowledges `n` asynchronous events taken.
-    pub fn ack_async_events(&self, _n: u32) {
-        todo!()
+    pub fn ack_async_events(&self, n: u32) {
+        if !Runtime::is_child() {
+            self.inner.shared.acks.ack(n);
+        }
     }
 
     /// The word that events carry.
     #[must_use]
     pub fn user(&self) -> u64 {
-        todo!()
+        self.inner.shared.user.load(Ordering::Acquire)
     }
 
     /// Sets [`Qp::user`].
-    pub fn set_user(&self, _user: u64) {
-        todo!()
+    pub fn set_user(&self, user: u64) {
+        self.inner.shared.user.store(user, Ordering::Release);
+    }
+}
+
+impl Drop for QpInner {
+    fn drop(&mut self) {
+        if Runtime::is_child() || self.gone.load(Ordering::Acquire) || !self.context.is_open() {
+            return;
+        }
+        self.context.runtime().abandon_qp(&self.shared);
+    }
+}
+
+fn check_create(context: &Context, create: &QpCreate) -> Result<(), Misuse> {
+    let cap = &create.cap;
+    if cap.max_send_wr > limits::QP_WR_MAX || cap.max_recv_wr > limits::QP_WR_MAX {
+        return Err(Misuse::invalid(
+            "create_qp: more requests than max_qp_wr of query_device",
+        ));
+    }
+    if cap.max_send_sge > limits::SGE_MAX || cap.max_recv_sge > limits::SGE_MAX {
+        return Err(Misuse::invalid(
+            "create_qp: more SGEs than max_sge of query_device",
+        ));
+    }
+    if cap.max_inline_data > limits::INLINE_MAX {
+        return Err(Misuse::invalid(
+            "create_qp: max_inline_data above what the device takes (4096 bytes)",
+        ));
+    }
+    if !create.send_cq.is_of(context) || !create.recv_cq.is_of(context) {
+        return Err(Misuse::invalid(
+            "create_qp: a completion queue was destroyed or belongs to another open device",
+        ));
+    }
+    if let Some(srq) = &create.srq {
+        if create.qp_type == QpType::Uc {
+            return Err(Misuse::invalid(
+                "create_qp: UC takes no shared receive queue",
+            ));
+        }
+        if !srq.is_of(context) {
+            return Err(Misuse::invalid(
+                "create_qp: the SRQ was destroyed or belongs to another open device",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Sizes raised to what is given anyway.
+fn granted(create: &QpCreate) -> QpCap {
+    let cap = create.cap;
+    let has_srq = create.srq.is_some();
+    let recv = |asked: u32| if has_srq { 0 } else { asked.max(1) };
+    QpCap {
+        max_send_wr: cap.max_send_wr.max(1),
+        max_recv_wr: recv(cap.max_recv_wr),
+        max_send_sge: cap.max_send_sge.max(1),
+        max_recv_sge: recv(cap.max_recv_sge),
+        max_inline_data: cap.max_inline_data.max(limits::INLINE_MIN),
     }
 }
