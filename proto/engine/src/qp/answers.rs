@@ -114,6 +114,13 @@ impl Answers {
         self.queue.push_back(answer);
     }
 
+    /// As [`Answers::push`], unless the last one says the same.
+    pub(crate) fn push_once(&mut self, answer: Answer) {
+        if self.queue.back() != Some(&answer) {
+            self.queue.push_back(answer);
+        }
+    }
+
     /// An answer to a repeated request: in its place, instead of what was still to be sent of
     /// `first..first + packets`.
     pub(crate) fn replace(&mut self, first: Psn, packets: u32, answer: Answer) {

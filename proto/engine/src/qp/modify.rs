@@ -170,6 +170,12 @@ impl Qp {
         self.attr.retry_cnt = self.attr.retry_cnt.min(limits::RETRY_CNT_MAX);
         self.attr.rnr_retry = self.attr.rnr_retry.min(limits::RNR_RETRY_INFINITE);
         self.attr.min_rnr_timer &= 0x1f;
+        // Rounded up as the Linux software peer does: it rounds its own side too, and would
+        // otherwise be refused the READs that it believes to be allowed.
+        self.attr.max_dest_rd_atomic = match self.attr.max_dest_rd_atomic {
+            0 => 0,
+            n => n.checked_next_power_of_two().unwrap_or(n),
+        };
         if has(AttrMask::PATH_MTU) {
             self.pmtu = attr.path_mtu.bytes() as usize;
         }

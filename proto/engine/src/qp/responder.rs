@@ -117,7 +117,8 @@ impl Qp {
     fn nak<E: Env>(&mut self, syndrome: Syndrome, cx: &mut Cx<'_, E>) {
         self.resp.nak_sent = true;
         let (psn, msn) = (self.resp.epsn, self.resp.msn);
-        self.resp.answers.push(Answer {
+        // Several refusals of the same packet before anybody polls are one.
+        self.resp.answers.push_once(Answer {
             psn,
             msn,
             body: Body::Nak(syndrome),

@@ -16,17 +16,17 @@ const FAR: u64 = START + 0x10_0000;
 const OK: WcStatus = WcStatus::Success;
 
 /// A small generator of numbers: the same every time.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn roll(&mut self) -> u64 {
+    pub fn roll(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
 
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         (self.roll() >> 11) % n
     }
 }

@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 mod cases;
+mod chaos;
 mod errors;
 mod moves;
 mod operations;
