@@ -286,79 +286,68 @@ impl Qp {
     }
 }
 
-/// Opcode (of RC), extension headers and solicited bit of a packet of a SEND or WRITE.
-fn forward_header(wqe: &Wqe, first: bool, last: bool) -> Header {
-    let by_place = |of: [Opcode; 4]| {
-        let [f, m, l, o] = of;
-        match (first, last) {
-            (true, true) => o,
-            (true, false) => f,
-            (false, false) => m,
-            (false, true) => l,
-        }
-    };
+/// Opcodes (of RC) of a SEND or WRITE: First, Middle, Last, Only.
+const fn forward_opcodes(op: &SendOp) -> [Opcode; 4] {
     use Opcode as O;
-    const SEND: [Opcode; 4] = [
-        O::RC_SEND_FIRST,
-        O::RC_SEND_MIDDLE,
-        O::RC_SEND_LAST,
-        O::RC_SEND_ONLY,
-    ];
-    const SEND_IMM: [Opcode; 4] = [
-        O::RC_SEND_FIRST,
-        O::RC_SEND_MIDDLE,
-        O::RC_SEND_LAST_IMM,
-        O::RC_SEND_ONLY_IMM,
-    ];
-    const SEND_INV: [Opcode; 4] = [
-        O::RC_SEND_FIRST,
-        O::RC_SEND_MIDDLE,
-        O::RC_SEND_LAST_INV,
-        O::RC_SEND_ONLY_INV,
-    ];
-    const WRITE: [Opcode; 4] = [
-        O::RC_WRITE_FIRST,
-        O::RC_WRITE_MIDDLE,
-        O::RC_WRITE_LAST,
-        O::RC_WRITE_ONLY,
-    ];
-    const WRITE_IMM: [Opcode; 4] = [
-        O::RC_WRITE_FIRST,
-        O::RC_WRITE_MIDDLE,
-        O::RC_WRITE_LAST_IMM,
-        O::RC_WRITE_ONLY_IMM,
-    ];
-    let mut ext = rocebud_wire::Ext::NONE;
-    let reth = |remote: rocebud_objects::Remote| Reth {
-        va: remote.addr,
-        rkey: remote.rkey,
-        dma_len: u32::try_from(wqe.len).unwrap_or(u32::MAX),
+    match op {
+        SendOp::SendImm { .. } => [
+            O::RC_SEND_FIRST,
+            O::RC_SEND_MIDDLE,
+            O::RC_SEND_LAST_IMM,
+            O::RC_SEND_ONLY_IMM,
+        ],
+        SendOp::SendInv { .. } => [
+            O::RC_SEND_FIRST,
+            O::RC_SEND_MIDDLE,
+            O::RC_SEND_LAST_INV,
+            O::RC_SEND_ONLY_INV,
+        ],
+        SendOp::Write { .. } => [
+            O::RC_WRITE_FIRST,
+            O::RC_WRITE_MIDDLE,
+            O::RC_WRITE_LAST,
+            O::RC_WRITE_ONLY,
+        ],
+        SendOp::WriteImm { .. } => [
+            O::RC_WRITE_FIRST,
+            O::RC_WRITE_MIDDLE,
+            O::RC_WRITE_LAST_IMM,
+            O::RC_WRITE_ONLY_IMM,
+        ],
+        _ => [
+            O::RC_SEND_FIRST,
+            O::RC_SEND_MIDDLE,
+            O::RC_SEND_LAST,
+            O::RC_SEND_ONLY,
+        ],
+    }
+}
+
+/// Opcode (of RC), extension headers and solicited bit of a packet of a SEND or WRITE. The
+/// opcode decides which of the headers go out.
+fn forward_header(wqe: &Wqe, first: bool, last: bool) -> Header {
+    let [f, m, l, o] = forward_opcodes(&wqe.wr.op);
+    let opcode = match (first, last) {
+        (true, true) => o,
+        (true, false) => f,
+        (false, false) => m,
+        (false, true) => l,
     };
-    let opcode = match wqe.wr.op {
-        SendOp::SendImm { imm } => {
-            ext.imm_dt = Some(imm);
-            by_place(SEND_IMM)
-        }
-        SendOp::SendInv { rkey } => {
-            ext.ieth = Some(rkey);
-            by_place(SEND_INV)
-        }
-        SendOp::Write { remote } => {
-            ext.reth = Some(reth(remote));
-            by_place(WRITE)
-        }
-        SendOp::WriteImm { remote, imm } => {
-            ext.reth = Some(reth(remote));
-            ext.imm_dt = Some(imm);
-            by_place(WRITE_IMM)
-        }
-        _ => by_place(SEND),
-    };
+    let (psn, qpn) = (rocebud_wire::Psn::new(0), rocebud_wire::Qpn::SMI);
+    let mut header = Header::new(rocebud_wire::Bth::new(opcode, qpn, psn));
+    if let SendOp::Write { remote } | SendOp::WriteImm { remote, .. } = wqe.wr.op {
+        header.ext.reth = Some(Reth {
+            va: remote.addr,
+            rkey: remote.rkey,
+            dma_len: u32::try_from(wqe.len).unwrap_or(u32::MAX),
+        });
+    }
+    match wqe.wr.op {
+        SendOp::SendImm { imm } | SendOp::WriteImm { imm, .. } => header.ext.imm_dt = Some(imm),
+        SendOp::SendInv { rkey } => header.ext.ieth = Some(rkey),
+        _ => {}
+    }
     let takes_receive = !matches!(wqe.wr.op, SendOp::Write { .. });
-    let mut header = Header {
-        bth: rocebud_wire::Bth::new(opcode, rocebud_wire::Qpn::SMI, rocebud_wire::Psn::new(0)),
-        ext,
-    };
     header.bth.solicited = last && takes_receive && wqe.wr.flags.contains(SendFlags::SOLICITED);
     header
 }

@@ -10,26 +10,11 @@ use rocebud_objects::{
 };
 use rocebud_wire::{LKey, Opcode, Packet, Psn, RKey};
 
+use crate::dice::Dice;
 use crate::pair::{Fate, KEY, PD, Pair, QPN, SIZE, START, Setup, region, remote, sge, wr};
 
 const FAR: u64 = START + 0x10_0000;
 const OK: WcStatus = WcStatus::Success;
-
-/// A small generator of numbers: the same every time.
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        (self.roll() >> 11) % n
-    }
-}
 
 /// Frames with an opcode, a PSN and so many random bytes after the BTH.
 fn raw(dice: &mut Dice, opcode: u8, psn: u32, len: usize, pad: u8) -> Vec<u8> {
@@ -174,6 +159,33 @@ fn c002_lying_lengths_place_nothing_and_complete_nothing() {
     }
 }
 
+fn any_operation(dice: &mut Dice, id: u64) -> (SendOp, Sge) {
+    let len = match dice.below(10) {
+        0 => dice.below(0x1_0000),
+        1..4 => 1024 * (1 + dice.below(6)),
+        _ => dice.below(300),
+    } as u32;
+    let far = remote(FAR + dice.below(0x8_0000));
+    let add = SendOp::FetchAdd {
+        remote: remote(FAR + 0x9_0000),
+        add: 1,
+    };
+    match dice.below(4) {
+        0 => (SendOp::Send, sge(START + dice.below(0x8_0000), len)),
+        1 => (
+            SendOp::Write { remote: far },
+            sge(START + dice.below(0x8_0000), len),
+        ),
+        2 => (
+            SendOp::Read {
+                remote: remote(FAR + 0xa_0000),
+            },
+            sge(START + 0x30_0000, len),
+        ),
+        _ => (add, sge(START + 0x20_0000 + id * 8, 8)),
+    }
+}
+
 /// A long program of mixed operations with data checks at its end.
 fn mixed(setup: Setup, ops: u64, seed: u64, loss_per_mille: u64) -> Pair {
     let mut pair = Pair::new(setup);
@@ -192,46 +204,16 @@ fn mixed(setup: Setup, ops: u64, seed: u64, loss_per_mille: u64) -> Pair {
     let mut done = Vec::new();
     let mut expected_recvs = Vec::new();
     for id in 0..ops {
-        let len = match dice.below(10) {
-            0 => dice.below(0x1_0000),
-            1..4 => 1024 * (1 + dice.below(6)),
-            _ => dice.below(300),
-        } as u32;
-        let from = START + dice.below(0x8_0000);
-        let op = match dice.below(4) {
-            0 => SendOp::Send,
-            1 => SendOp::Write {
-                remote: remote(FAR + dice.below(0x8_0000)),
-            },
-            2 => SendOp::Read {
-                remote: remote(FAR + 0xa_0000),
-            },
-            _ => SendOp::FetchAdd {
-                remote: remote(FAR + 0x9_0000),
-                add: 1,
-            },
-        };
-        let pieces = match op {
-            SendOp::FetchAdd { .. } => {
-                adds += 1;
-                [sge(START + 0x20_0000 + id * 8, 8)]
-            }
-            SendOp::Read { .. } => [sge(START + 0x30_0000, len)],
-            _ => [sge(from, len)],
-        };
+        let (op, piece) = any_operation(&mut dice, id);
+        let len = piece.length;
+        adds += u64::from(matches!(op, SendOp::FetchAdd { .. }));
         if op == SendOp::Send {
             pair.recv(1, id, &[sge(FAR + 0x18_0000, 0x1_0000)]).unwrap();
             expected_recvs.push((id, len));
         }
-        pair.post(0, wr(id, op, &pieces)).unwrap();
+        pair.post(0, wr(id, op, &[piece])).unwrap();
         sent.push(id);
-        while pair.side[0]
-            .world
-            .wcs
-            .get(&crate::pair::CQ)
-            .is_some_and(Vec::is_empty)
-            || sent.len() - done.len() > 60
-        {
+        while sent.len() - done.len() > 60 {
             assert!(pair.step(), "stalled at {id}");
             done.extend(pair.results(0));
             received.extend(pair.wcs(1).iter().map(|wc| (wc.wr_id, wc.byte_len)));
