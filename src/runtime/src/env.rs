@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use rocebud_ctl::PageSet;
+use rocebud_ctl::page::QpCount;
 use rocebud_engine::{CqOverrun, Env, LocalFault, RemoteFault, Scope};
 use rocebud_objects::{
     Access, AsyncEvent, AtomicOp, Counter, CqId, FlushPlacement, Instant, Note, NoteKind, PdId,
@@ -76,6 +77,17 @@ impl World<'_> {
     pub(crate) fn add(&self, counter: Counter, n: u64) {
         let cell = self.pages.counter(counter);
         cell.store(cell.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+}
+
+impl World<'_> {
+    /// A count of one queue pair.
+    #[inline]
+    pub(crate) fn add_to_qp(&self, qpn: Qpn, count: QpCount) {
+        if let Some(record) = self.pages.qp_record(qpn) {
+            let cell = record.count(count);
+            cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use rocebud_ctl::page::Fact;
 use rocebud_ctl::{Client, CtlError, DeviceInfo, Notice};
-use rocebud_objects::{AttrMask, Errno, EventKind, Misuse, PdId, QpAttr, QpState};
+use rocebud_objects::{AttrMask, Counter, Errno, EventKind, Misuse, PdId, QpAttr, QpState};
 
 use crate::context::{ContextShared, Element};
 use crate::core::{Core, Shared};
@@ -151,6 +151,11 @@ impl Runtime {
     /// A fresh protection domain.
     pub fn next_pd(&self) -> PdId {
         PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A counter of the process.
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.shared.pages.counter(counter).load(Ordering::Relaxed)
     }
 
     // ---- devices

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use rocebud_ctl::forward;
+use rocebud_ctl::page::QpCount;
 use rocebud_engine::{Node, RxMeta};
 use rocebud_nic::RxFrame;
 use rocebud_objects::Counter;
@@ -47,8 +48,7 @@ impl Rx<'_> {
         if self.hooks.packet(Direction::Rx, frame.data) == Verdict::Drop {
             return world.add(Counter::DropFault, 1);
         }
-        world.add(Counter::RcvdPkts, 1);
-        world.add(Counter::RcvdBytes, packet.payload.len() as u64);
+        world.add_to_qp(qpn, QpCount::RcvdPkts);
         if frame.traffic_class & CE == CE {
             world.add(Counter::NpEcnMarkedRocePackets, 1);
         }

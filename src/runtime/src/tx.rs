@@ -8,6 +8,7 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
+use rocebud_ctl::page::QpCount;
 use rocebud_engine::{Node, Transmit, limits::FRAME_BYTES_MAX};
 use rocebud_nic::{IdRule, PacketIo, TxBatch};
 use rocebud_objects::Counter;
@@ -32,6 +33,7 @@ struct Destination {
     src: IpAddr,
     dst: IpAddr,
     ifindex: u32,
+    /// As the link really sends it; two wishes may lead to one port.
     sport: u16,
     traffic_class: u8,
     hop_limit: u8,
@@ -42,6 +44,8 @@ struct Destination {
 #[derive(Clone, Debug)]
 struct Batch {
     to: Destination,
+    /// The port that was wished for.
+    wanted: u16,
     bytes: Range<usize>,
     segment: usize,
     count: usize,
@@ -113,7 +117,7 @@ impl Tx {
         hooks: &mut Hooks,
         world: &mut World<'_>,
     ) -> usize {
-        let (mut packets, mut bytes, mut again) = (0, 0, 0);
+        let mut packets = 0;
         while self.used + FRAME_BYTES_MAX <= self.staging.len() && self.batches.len() < BATCHES_MAX
         {
             let room = &mut self.staging[self.used..];
@@ -121,22 +125,17 @@ impl Tx {
                 break;
             };
             packets += 1;
-            bytes += out.len as u64;
-            again += u64::from(out.retransmit);
+            world.add_to_qp(out.src_qp, QpCount::SentPkts);
+            if out.retransmit {
+                world.add_to_qp(out.src_qp, QpCount::Retransmits);
+            }
             if hooks.packet(Direction::Tx, &room[..out.len]) == Verdict::Drop {
                 world.add(Counter::DropFault, 1);
                 continue;
             }
             self.append(&out, link);
         }
-        if packets != 0 {
-            world.add(Counter::SentPkts, packets);
-            world.add(Counter::SentBytes, bytes);
-            if again != 0 {
-                world.add(Counter::Retransmits, again);
-            }
-        }
-        usize::try_from(packets).unwrap_or(usize::MAX)
+        packets
     }
 
     /// Takes the packet at the end of the staging buffer into the last batch or a new one.
@@ -159,6 +158,7 @@ impl Tx {
             let caps = link.caps(to.dst);
             self.batches.push(Batch {
                 to,
+                wanted: out.sport,
                 bytes: self.used..self.used,
                 segment: out.len,
                 count: 0,
@@ -192,7 +192,7 @@ impl Tx {
                 src: b.to.src,
                 dst: b.to.dst,
                 ifindex: b.to.ifindex,
-                sport: b.to.sport,
+                sport: b.wanted,
                 traffic_class: b.to.traffic_class,
                 hop_limit: b.to.hop_limit,
                 segment: u16::try_from(b.segment).unwrap_or(u16::MAX),

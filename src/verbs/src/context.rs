@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rocebud_ctl::DeviceInfo;
-use rocebud_objects::{Errno, EventKind, Misuse, PdId};
+use rocebud_objects::{Counter, Errno, EventKind, Misuse, PdId};
 use rocebud_runtime::Runtime;
 use rocebud_runtime::context::{ContextShared, Element};
 use rocebud_wire::{Gid, PKey};
@@ -174,6 +174,12 @@ impl Context {
             (1, _) => Err(Misuse::invalid("query_pkey: the table has one entry")),
             _ => Err(NO_PORT),
         }
+    }
+
+    /// A counter of this process (of all its devices together).
+    #[must_use]
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.inner.runtime.counter(counter)
     }
 
     /// Becomes readable when an asynchronous event waits.

@@ -38,9 +38,9 @@ pub use pd::{Ah, Mr, Pd};
 pub use qp::{PostError, Qp, QpCreate};
 pub use rocebud_ctl::DeviceInfo;
 pub use rocebud_objects::{
-    Access, AhAttr, AttrMask, Errno, EventKind, FlushPlacement, FlushRange, MigState, Misuse, Path,
-    Payload, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr,
-    Sge, SgeList, SrqAttr, UdAddress, Wc, WcFlags, WcOpcode, WcStatus,
+    Access, AhAttr, AttrMask, Counter, Errno, EventKind, FlushPlacement, FlushRange, MigState,
+    Misuse, Path, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags,
+    SendOp, SendWr, Sge, SgeList, SrqAttr, UdAddress, Wc, WcFlags, WcOpcode, WcStatus,
 };
 pub use rocebud_wire::{Gid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};
 pub use srq::{Srq, SrqMask};
