@@ -21,10 +21,13 @@ static struct ibv_qp *flusher(struct rig *r, struct ibv_cq *cq, struct ibv_srq *
 		.send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC,
 		.cap = {.max_send_wr = 4, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1},
 	};
-	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
 	struct ibv_qp *qp = ibv_create_qp(r->pd, &init);
 
 	NEED(qp);
+	NEED(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+					      IBV_QP_ACCESS_FLAGS) == 0);
+	attr.qp_state = IBV_QPS_ERR;
 	NEED(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
 	return qp;
 }

@@ -172,7 +172,7 @@ fn send_wr(qp: &Qp, wr: &ibv_send_wr) -> Outcome<SendWr> {
         Payload::Sges(sge_list(list))
     };
     let ud = match qp.qp_type {
-        QpType::Ud => Some(datagram_address(wr)?),
+        QpType::Ud => Some(datagram_address(wr, &op)?),
         QpType::Rc | QpType::Uc => None,
     };
     Ok(SendWr {
@@ -184,7 +184,14 @@ fn send_wr(qp: &Qp, wr: &ibv_send_wr) -> Outcome<SendWr> {
     })
 }
 
-fn datagram_address(wr: &ibv_send_wr) -> Outcome<UdAddress> {
+/// Where a datagram goes. Only sends have an address: in other requests its place in the union
+/// holds something else, which must not be followed as a pointer.
+fn datagram_address(wr: &ibv_send_wr, op: &SendOp) -> Outcome<UdAddress> {
+    if !matches!(op, SendOp::Send | SendOp::SendImm { .. }) {
+        return Err(Misuse::invalid(
+            "UD queue pairs send datagrams and do nothing else",
+        ));
+    }
     let (ah, qpn, qkey) = wr.ud();
     let ah = Handle::<Ah>::from_raw(ah)
         .mine()
