@@ -12,6 +12,8 @@ group() {
 group cargo test --workspace --no-fail-fast
 # planted faults prove the simulator's checkers; the feature is enabled nowhere else
 group cargo test -p rocebud-sim --features planted --test planted
+# the C ABI from outside: symbols, layouts, the boundary, events, the preload shim
+group tests/abi/run.sh
 # unmodified programs and data-verifying ones between namespaces; says what it left out
 group cargo test -p rocebud-peer --test peer
 exit $status
