@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_int};
 use std::sync::{Mutex, PoisonError};
 
-use rocebud_objects::{Errno, Misuse};
+use rocebud_objects::Errno;
 
 use super::boundary::{Arg, Outcome, Pointer, Silent, enter, set_errno};
 use super::handle::{Head, Object, mark};
@@ -122,10 +122,8 @@ extern "C" fn ibv_get_device_list(count: Arg<c_int>) -> DeviceArray {
             Ok(mine) => mine,
             // Real devices work without a daemon of ours.
             Err(_) if real_count > 0 => Vec::new(),
-            Err(e) => {
-                complain(&e);
-                return Err(e);
-            }
+            // The layer below has said why, in one line on standard error.
+            Err(e) => return Err(e),
         };
         let mut devices: Vec<*mut ibv_device> = mine.iter().map(|d| d.as_ptr()).collect();
         for i in 0..real_count {
@@ -139,15 +137,6 @@ extern "C" fn ibv_get_device_list(count: Arg<c_int>) -> DeviceArray {
         count.set_if_wanted(0);
     }
     list
-}
-
-/// Says once on standard error why there are no devices: programs show the errno only.
-fn complain(e: &Misuse) {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    let off = std::env::var_os("ROCEBUD_LOG").is_some_and(|v| v == "off");
-    if !off {
-        ONCE.call_once(|| eprintln!("rocebud: no devices: {}", e.why));
-    }
 }
 
 /// The real library's devices, when the kernel has some.
