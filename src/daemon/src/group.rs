@@ -1,0 +1,222 @@
+//! The sockets of port 4791 and which slot each serves.
+//!
+//! Positions in a reuseport group must not move, so the daemon keeps every receive socket open
+//! itself, whatever its users do, and adds at the end only. A position whose user is gone serves
+//! again, but only for the same user (uid): a child that a dead process left behind may still
+//! hold the descriptor, and must not read what is another user's.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rocebud_ctl::limits::SEND_SOCKETS_PER_SLOT;
+use rocebud_nic::udp::{
+    ROCE_PORT, attach_steering, free_send_socket, receive_buffer_bytes, receive_socket,
+};
+
+/// Slot that no QPN has: marks a position that gets nothing.
+const NOBODY: u16 = 0xffff;
+
+/// Positions in the group; each costs two descriptors. Also kept below what a steering program
+/// can tell apart.
+pub(crate) const POSITIONS_MAX: usize = 512;
+
+/// Datagrams thrown away when a position changes hands, at most: more than its buffer holds.
+const DRAIN_MAX: usize = 100_000;
+
+#[derive(Debug)]
+struct Member {
+    v4: OwnedFd,
+    v6: Option<OwnedFd>,
+    slot: u16,
+    /// The only user that may have it; `None` for position 0.
+    uid: Option<u32>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Group {
+    members: Vec<Member>,
+    ipv6: bool,
+    positions_max: usize,
+}
+
+/// Why there are no sockets for a slot.
+#[derive(Debug)]
+pub(crate) enum NoSockets {
+    /// All positions are taken.
+    Full,
+    /// The system refused.
+    Os(io::Error),
+}
+
+/// The sockets of one slot, still the daemon's.
+#[derive(Debug)]
+pub(crate) struct SlotFds<'a> {
+    pub(crate) v4: BorrowedFd<'a>,
+    pub(crate) v6: Option<BorrowedFd<'a>>,
+    pub(crate) send_v4: Vec<(u16, OwnedFd)>,
+    pub(crate) send_v6: Vec<(u16, OwnedFd)>,
+}
+
+impl Group {
+    /// Takes the port. `EADDRINUSE` when somebody else has it (also a process of this user).
+    pub(crate) fn take_port(positions_max: usize) -> io::Result<Self> {
+        // A socket outside any group: refused if there is a group already, even one of ours.
+        drop(receive_socket(false, ROCE_PORT, false)?);
+        let ipv6 = match receive_socket(true, ROCE_PORT, false) {
+            Ok(_) => true,
+            Err(error) if lacks_ipv6(&error) => false,
+            Err(error) => return Err(error),
+        };
+        let mut group = Self {
+            members: Vec::new(),
+            ipv6,
+            positions_max: positions_max.min(POSITIONS_MAX),
+        };
+        group.add(0, None)?;
+        group.steer()?;
+        Ok(group)
+    }
+
+    /// There is an IPv6 half.
+    pub(crate) const fn has_ipv6(&self) -> bool {
+        self.ipv6
+    }
+
+    /// Position 0: the daemon's own sockets, once more, for receiving.
+    pub(crate) fn own_sockets(&self) -> io::Result<Option<(OwnedFd, Option<OwnedFd>)>> {
+        let Some(own) = self.members.first() else {
+            return Ok(None);
+        };
+        let v6 = own.v6.as_ref().map(OwnedFd::try_clone).transpose()?;
+        Ok(Some((own.v4.try_clone()?, v6)))
+    }
+
+    /// Position 0, for polling.
+    pub(crate) fn own_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let own = self.members.first().into_iter();
+        own.flat_map(|m| [Some(m.v4.as_fd()), m.v6.as_ref().map(AsFd::as_fd)])
+            .flatten()
+    }
+
+    /// Bytes of receive buffer that a socket has.
+    pub(crate) fn rcvbuf_bytes(&self) -> u32 {
+        let first = self.members.first();
+        first
+            .and_then(|m| receive_buffer_bytes(m.v4.as_fd()).ok())
+            .unwrap_or(0)
+    }
+
+    /// Where `slot` is served.
+    pub(crate) fn position(&self, slot: u16) -> Option<usize> {
+        self.members.iter().position(|m| m.slot == slot)
+    }
+
+    /// Sockets for `slot` of a process of user `uid`; frames for it arrive there from now on.
+    /// `chance` spreads the send ports.
+    pub(crate) fn open(
+        &mut self,
+        slot: u16,
+        uid: u32,
+        chance: u32,
+    ) -> Result<SlotFds<'_>, NoSockets> {
+        let first = (chance & 0x3fff) as u16 | 0xc000;
+        let send_v4 = send_sockets(false, first).map_err(NoSockets::Os)?;
+        let send_v6 = if self.ipv6 {
+            send_sockets(true, first).map_err(NoSockets::Os)?
+        } else {
+            Vec::new()
+        };
+        let idle = |m: &Member| m.slot == NOBODY && m.uid == Some(uid);
+        let position = match self.members.iter().position(idle) {
+            Some(position) => position,
+            None if self.members.len() < self.positions_max => {
+                self.add(NOBODY, Some(uid)).map_err(NoSockets::Os)?;
+                self.members.len() - 1
+            }
+            None => return Err(NoSockets::Full),
+        };
+        self.drain(position);
+        self.serve(position, slot).map_err(NoSockets::Os)?;
+        let Some(member) = self.members.get(position) else {
+            return Err(NoSockets::Full);
+        };
+        Ok(SlotFds {
+            v4: member.v4.as_fd(),
+            v6: member.v6.as_ref().map(AsFd::as_fd),
+            send_v4,
+            send_v6,
+        })
+    }
+
+    /// Ends the service of `slot`: its frames go to position 0 from now on. Returns how many
+    /// datagrams were thrown away unread.
+    pub(crate) fn close(&mut self, slot: u16) -> u64 {
+        let Some(position) = self.position(slot) else {
+            return 0;
+        };
+        if let Err(error) = self.serve(position, NOBODY) {
+            crate::log::warn(&format!("slot {slot:#x} is still steered to: {error}"));
+        }
+        self.drain(position)
+    }
+
+    fn serve(&mut self, position: usize, slot: u16) -> io::Result<()> {
+        if let Some(member) = self.members.get_mut(position) {
+            member.slot = slot;
+        }
+        self.steer()
+    }
+
+    fn add(&mut self, slot: u16, uid: Option<u32>) -> io::Result<()> {
+        let v4 = receive_socket(false, ROCE_PORT, true)?;
+        let v6 = match self.ipv6 {
+            true => Some(receive_socket(true, ROCE_PORT, true)?),
+            false => None,
+        };
+        self.members.push(Member { v4, v6, slot, uid });
+        Ok(())
+    }
+
+    /// Tells the kernel which slot each position serves.
+    fn steer(&self) -> io::Result<()> {
+        let slots: Vec<u16> = self.members.iter().map(|m| m.slot).collect();
+        let Some(own) = self.members.first() else {
+            return Ok(());
+        };
+        attach_steering(own.v4.as_fd(), &slots)?;
+        own.v6
+            .as_ref()
+            .map_or(Ok(()), |v6| attach_steering(v6.as_fd(), &slots))
+    }
+
+    fn drain(&self, position: usize) -> u64 {
+        let member = self.members.get(position);
+        let fds = member
+            .into_iter()
+            .flat_map(|m| [Some(&m.v4), m.v6.as_ref()])
+            .flatten();
+        fds.map(drain).sum()
+    }
+}
+
+fn drain(fd: &OwnedFd) -> u64 {
+    use rustix::net::RecvFlags;
+    let mut byte = [0; 1];
+    let one = |_: &usize| rustix::net::recv(fd, &mut byte, RecvFlags::DONTWAIT).is_ok();
+    (0..DRAIN_MAX).take_while(one).count() as u64
+}
+
+fn send_sockets(v6: bool, first: u16) -> io::Result<Vec<(u16, OwnedFd)>> {
+    // Ports far apart: neighbours would often fall into the same receive queue of a peer.
+    let step = 0x4000 / SEND_SOCKETS_PER_SLOT as u16;
+    let ports = (0..SEND_SOCKETS_PER_SLOT as u16).map(|i| first.wrapping_add(i * step) | 0xc000);
+    ports.map(|port| free_send_socket(v6, port)).collect()
+}
+
+fn lacks_ipv6(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL | libc::EPERM | libc::EACCES)
+    )
+}

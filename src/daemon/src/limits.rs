@@ -1,0 +1,44 @@
+//! Bounds of the daemon, each with its reason. See also [`rocebud_ctl::limits`].
+
+use std::time::Duration;
+
+/// Connections at a time. Each costs some descriptors; a job of a process per core of a large
+/// machine fits.
+pub(crate) const CLIENTS_MAX: usize = 256;
+
+/// Connections at a time, counting those that have not greeted and those to be turned away.
+pub(crate) const CONNECTIONS_MAX: usize = CLIENTS_MAX + 64;
+
+/// How long nobody is let in after descriptors ran out.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections of one ordinary user at a time, so that he cannot shut out the others.
+pub(crate) const CLIENTS_PER_USER_MAX: usize = 160;
+
+/// Requests taken from one client before the others have their turn.
+pub(crate) const REQUESTS_PER_TURN: usize = 16;
+
+/// Frames taken from one client's forwarding socket, or batches from slot 0, in a turn.
+pub(crate) const FRAMES_PER_TURN: usize = 64;
+
+/// How long a connection may stay without a greeting.
+pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(5);
+
+/// An automatic daemon leaves this long after its last client …
+pub(crate) const LINGER: Duration = Duration::from_secs(3);
+
+/// … or this long, when that client had an error completion that `rocebud status` can explain …
+pub(crate) const LINGER_TO_EXPLAIN: Duration = Duration::from_secs(30);
+
+/// … or when nobody came at all.
+pub(crate) const LINGER_AT_START: Duration = Duration::from_secs(10);
+
+/// Page-sets of dead processes that are kept.
+pub(crate) const DEAD_MAX: usize = 16;
+
+/// How long a new daemon waits for one that is just leaving to let go of the port.
+pub(crate) const PORT_WAIT: Duration = Duration::from_secs(1);
+
+/// After an interface came up its addresses are looked at again, because an automatic link-local
+/// address is announced only when duplicate detection has ended.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);

@@ -1,0 +1,68 @@
+//! System calls that rustix lacks: signals as a descriptor, the speed of an interface, affinity.
+
+#![allow(unsafe_code, reason = "ioctl and signalfd")]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Blocks the signals that end the daemon and returns a descriptor that is readable when one has
+/// come.
+pub(crate) fn stop_signals() -> io::Result<OwnedFd> {
+    // SAFETY: sigset_t is plain data for which zero is a value.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: set is valid and the signals exist.
+        unsafe { libc::sigaddset(&raw mut set, signal) };
+    }
+    // SAFETY: set is valid; the old mask is not asked for.
+    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } {
+        0 => {}
+        error => return Err(io::Error::from_raw_os_error(error)),
+    }
+    let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+    // SAFETY: set is valid; -1 asks for a new descriptor.
+    match unsafe { libc::signalfd(-1, &raw const set, flags) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
+/// Speed of an interface in Mbit/s, if it knows one.
+pub(crate) fn speed_mbps(socket: &OwnedFd, name: &str) -> Option<u32> {
+    const GSET: u32 = 0x1;
+    const SIOCETHTOOL: u32 = 0x8946;
+    const UNKNOWN: u32 = u32::MAX;
+    // struct ethtool_cmd as words: command first, speed (lower half) at byte 12, upper at 28.
+    let mut command = [0_u32; 11];
+    command[0] = GSET;
+    // SAFETY: ifreq is plain data for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = command.as_mut_ptr().cast();
+    let fd = socket.as_raw_fd();
+    // SAFETY: request names a terminated interface name and a buffer of the size that GSET fills
+    // (44 bytes); both outlive the call.
+    let rc = unsafe { libc::ioctl(fd, SIOCETHTOOL as _, &raw mut request) };
+    let low = command[3] & 0xffff;
+    let high = command[7] & 0xffff;
+    let speed = high << 16 | low;
+    (rc == 0 && speed != 0 && speed != UNKNOWN && speed != 0xffff).then_some(speed)
+}
+
+/// A program that started the daemon may have been bound to one core; the daemon is not it.
+pub(crate) fn any_cpu() {
+    // SAFETY: cpu_set_t is plain data for which zero is a value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in 0..libc::CPU_SETSIZE as usize {
+        // SAFETY: cpu is below CPU_SETSIZE.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // SAFETY: set is valid and its size is given. A refusal changes nothing.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+}
