@@ -1,2 +1,72 @@
 //! The `rocebud` command.
-fn main() {}
+
+#![deny(unsafe_code)]
+
+mod args;
+mod daemon;
+mod devices;
+mod namespace;
+mod run;
+mod status;
+mod story;
+mod sys;
+mod sysfs;
+mod table;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+/// What a command ends with when it does not do what it was asked.
+#[derive(Debug)]
+struct Failure {
+    /// One line: cause and remedy.
+    message: String,
+    /// Exit status.
+    status: u8,
+}
+
+impl Failure {
+    fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            status: 1,
+        }
+    }
+}
+
+impl From<rocebud_ctl::CtlError> for Failure {
+    fn from(error: rocebud_ctl::CtlError) -> Self {
+        Self::new(error.message)
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().command {
+        Command::Run(args) => run::run(args),
+        Command::Daemon(args) => daemon::run(args),
+        Command::Devices(args) => devices::run(args),
+        Command::Status(args) => status::run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let _ = writeln!(std::io::stderr(), "rocebud: {}", failure.message);
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+/// Prints what a command found. A reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("writing the output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

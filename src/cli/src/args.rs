@@ -1,0 +1,155 @@
+//! The command line.
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+/// RoCE v2 in userspace: run unmodified verbs programs without RDMA in the kernel.
+#[derive(Debug, Parser)]
+#[command(name = "rocebud", version, arg_required_else_help = true, after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  rocebud devices                        what verbs programs will see
+  rocebud run -- ib_write_bw             wait for a peer
+  rocebud run -- ib_write_bw 10.0.0.1    measure against it
+  rocebud status                         who runs, what was counted, what went wrong
+
+Environment:
+  ROCEBUD_SOCKET  control socket of the daemon to use: a path, or @NAME for an abstract one
+  ROCEBUD_DAEMON  program that is started as daemon when none runs
+  ROCEBUD_REAL    off: leave out the devices of real RNICs
+  ROCEBUD_LOG     off, error, warn, info or debug";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(RunArgs),
+    Daemon(DaemonArgs),
+    Devices(DevicesArgs),
+    Status(StatusArgs),
+}
+
+/// Run a verbs program on rocebud's devices.
+///
+/// Puts rocebud's libibverbs.so.1 and librdmacm.so.1 first in LD_LIBRARY_PATH and becomes PROGRAM,
+/// so signals and the exit status are the program's own. A daemon is started if none runs.
+/// Programs that look into /sys/class/infiniband and /dev/infiniband find the devices there too,
+/// through a preloaded shim or, with --ns, in a mount namespace.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  rocebud run -- ibv_devinfo -v
+  rocebud run -- ib_send_lat -d rb_eth0 10.0.0.1
+  rocebud run --ns -- ucx_info -d        programs that the shim does not reach
+
+Exit status: the program's; 127 if it is not found, 126 if it cannot be run, 1 for other errors.")]
+pub(crate) struct RunArgs {
+    /// Show the sysfs tree in a mount namespace instead of by the shim (reaches static programs
+    /// and tools; an ordinary user needs user namespaces for it)
+    #[arg(long)]
+    pub(crate) ns: bool,
+    /// Program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+}
+
+/// Run the daemon in the foreground, until it is stopped.
+///
+/// Programs start one by themselves; a system's own (as root) serves all users, has larger
+/// receive buffers and keeps running.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  rocebud daemon                         as root: for all users, at /run/rocebud/control
+  rocebud daemon --socket /run/rb.sock   for programs with ROCEBUD_SOCKET=/run/rb.sock
+  rocebud daemon --socket @test          an abstract socket, seen in this network namespace only")]
+pub(crate) struct DaemonArgs {
+    /// Where to listen: a path, or @NAME for an abstract socket [default: /run/rocebud/control for
+    /// root, else the user's abstract socket]
+    #[arg(long, value_name = "PATH|@NAME")]
+    pub(crate) socket: Option<OsString>,
+    /// Leave some seconds after the last program (how programs start it)
+    #[arg(long)]
+    pub(crate) auto: bool,
+    /// Descriptor on which the starter waits for word
+    #[arg(long, value_name = "FD", hide = true)]
+    pub(crate) status_fd: Option<i32>,
+}
+
+/// List the devices, their state and their GID tables.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  rocebud devices
+  rocebud devices --json | jq '.[0].gids'
+
+A port is ACTIVE when its interface is up with a carrier and has an address. Give the INDEX of a GID
+to programs that ask for one (-x of perftest, -g of ibv_rc_pingpong).")]
+pub(crate) struct DevicesArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show daemon, slots, processes, queue pairs and counters, and what went wrong.
+///
+/// Processes that ended a short time ago are listed too, with the reason of their first error
+/// completion.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  rocebud status
+  rocebud status --qp 0x12003            one queue pair and its last events
+  rocebud status --json")]
+pub(crate) struct StatusArgs {
+    /// Only this queue pair (decimal or 0x…), with its last events
+    #[arg(long, value_name = "QPN", value_parser = parse_qpn)]
+    pub(crate) qp: Option<u32>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_qpn(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    match number {
+        Ok(qpn) if qpn <= 0xff_ffff => Ok(qpn),
+        _ => Err("a queue pair number is 0 to 0xffffff".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_the_program_are_left_to_it() {
+        let args = Args::try_parse_from(["rocebud", "run", "--", "ib_write_bw", "--ns", "-a"]);
+        let Ok(Args {
+            command: Command::Run(run),
+        }) = args
+        else {
+            panic!("not a run: {args:?}");
+        };
+        assert!(!run.ns);
+        assert_eq!(run.program, ["ib_write_bw", "--ns", "-a"]);
+        let args = Args::try_parse_from(["rocebud", "run", "ib_write_bw", "-a"]);
+        assert!(args.is_ok(), "{args:?}");
+    }
+
+    #[test]
+    fn queue_pair_numbers_are_read_in_both_notations_and_bounded() {
+        assert_eq!(parse_qpn("0x12003"), Ok(0x12003));
+        assert_eq!(parse_qpn("17"), Ok(17));
+        assert!(parse_qpn("0x1000000").is_err());
+        assert!(parse_qpn("qp").is_err());
+    }
+}

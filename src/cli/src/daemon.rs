@@ -1,0 +1,17 @@
+//! `rocebud daemon`.
+
+use rocebud_ctl::SocketName;
+use rocebud_daemon::Options;
+
+use crate::args::DaemonArgs;
+use crate::{Failure, sys};
+
+pub(crate) fn run(args: DaemonArgs) -> Result<(), Failure> {
+    let status = args.status_fd.map(sys::inherited).transpose()?;
+    rocebud_daemon::run(Options {
+        socket: args.socket.as_deref().map(SocketName::parse),
+        auto: args.auto,
+        status,
+    })?;
+    Ok(())
+}
