@@ -128,10 +128,14 @@ impl Core {
         (&mut self.node, world)
     }
 
-    /// Receives, runs timers that are due, sends: a bounded amount of each.
-    pub(crate) fn turn(&mut self, shared: &Shared) -> Turn {
+    /// Receives, runs timers that are due, sends: a bounded amount of each. With `enough` after
+    /// receiving, the rest is left to the next turn.
+    pub(crate) fn turn(&mut self, shared: &Shared, enough: impl FnOnce() -> bool) -> Turn {
         let mut guard = None;
         let mut received = self.receive(shared, &mut guard);
+        if received != 0 && enough() {
+            return Turn { received, sent: 0 };
+        }
         let due = |node: &Node| node.next_timeout().is_some_and(|at| at <= now());
         if due(&self.node) {
             // We may have been descheduled: what waits in the socket may be the very answer whose
@@ -256,11 +260,7 @@ impl Core {
 
     /// When the next turn must happen even if nothing arrives.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        let retry = if self.tx.is_stuck() {
-            Some(now().0 + STUCK_RETRY_NS)
-        } else {
-            self.has_more().then(|| now().0)
-        };
+        let retry = self.tx.is_stuck().then(|| now().0 + STUCK_RETRY_NS);
         let timer = self.node.next_timeout().map(|at| at.0);
         match (retry, timer) {
             (Some(a), Some(b)) => Some(a.min(b)),

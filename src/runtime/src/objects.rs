@@ -69,7 +69,7 @@ impl Runtime {
             self.progress.polled_well();
             return n;
         }
-        self.progress_for_poll();
+        self.progress_for_poll(cq);
         let n = cq.take(out);
         if n != 0 {
             self.progress.polled_well();

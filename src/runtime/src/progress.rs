@@ -6,8 +6,9 @@
 //! nobody polls: it sleeps until a socket is readable.
 //!
 //! A program that polls, gets what it wanted, and then spins on memory (as `ib_write_lat` does)
-//! would lose a slice each time. It is recognised by packets that a slice found waiting: then the
-//! thread stands by for a while whatever the program polls, longer each time it turns out right.
+//! would lose a slice each time. It is recognised by packets that waited through a slice without a
+//! poll: then the thread stands by for a while whatever the program polls, longer each time it
+//! turns out right.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -28,6 +29,10 @@ const SPINNING_NS: u64 = 50_000;
 /// What a program that spins right now is given to take its packets itself.
 const GRACE_NS: u64 = 10_000;
 
+/// Slices without a poll that a program in the middle of polling is waited for: it was descheduled
+/// and will be back.
+const IDLE_SLICES_MAX: u32 = 32;
+
 /// Bounds of standing by in spite of polls.
 const STAND_BY_MIN_NS: u64 = 2_000_000;
 const STAND_BY_MAX_NS: u64 = 200_000_000;
@@ -38,10 +43,14 @@ const NEVER: u64 = u64::MAX;
 /// What application threads tell the thread, and how they wake it.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// When an application last polled in vain; 0 after a poll that found something.
+    /// When an application last polled in vain.
     last_empty_poll_ns: AtomicU64,
+    /// The last poll found something: the program may do something else now.
+    satisfied: AtomicBool,
     /// Polls in vain.
     empty_polls: AtomicU64,
+    /// `empty_polls` when the last poll found something.
+    run_began: AtomicU64,
     /// Application threads that sleep in an event call.
     sleepers: AtomicU32,
     /// The thread is in a slice.
@@ -56,7 +65,9 @@ impl Progress {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
             last_empty_poll_ns: AtomicU64::new(0),
+            satisfied: AtomicBool::new(true),
             empty_polls: AtomicU64::new(0),
+            run_began: AtomicU64::new(0),
             sleepers: AtomicU32::new(0),
             watching: AtomicBool::new(false),
             armed_ns: AtomicU64::new(NEVER),
@@ -70,27 +81,34 @@ impl Progress {
         [self.timer.as_raw_fd(), self.wake.as_raw_fd()]
     }
 
-    /// An application polled and found nothing.
+    /// An application polled and found nothing. Returns how often in a row.
     #[inline]
-    pub(crate) fn polled_in_vain(&self, now_ns: u64) {
+    pub(crate) fn polled_in_vain(&self, now_ns: u64) -> u32 {
         self.last_empty_poll_ns.store(now_ns, Ordering::Relaxed);
+        // Plain loads and stores: losing a count to another thread costs nothing.
         let polls = self.empty_polls.load(Ordering::Relaxed);
         self.empty_polls
             .store(polls.wrapping_add(1), Ordering::Relaxed);
+        if self.satisfied.load(Ordering::Relaxed) {
+            self.satisfied.store(false, Ordering::Relaxed);
+            self.run_began.store(polls, Ordering::Relaxed);
+        }
+        let run = polls.wrapping_sub(self.run_began.load(Ordering::Relaxed));
+        u32::try_from(run).unwrap_or(u32::MAX)
     }
 
     /// An application got what it polled for and may do something else now.
     #[inline]
     pub(crate) fn polled_well(&self) {
-        if self.last_empty_poll_ns.load(Ordering::Relaxed) != 0 {
-            self.last_empty_poll_ns.store(0, Ordering::Relaxed);
+        if !self.satisfied.load(Ordering::Relaxed) {
+            self.satisfied.store(true, Ordering::Relaxed);
         }
     }
 
     /// An application thread goes to sleep until an event comes.
     pub(crate) fn sleeps(&self) -> Sleeping<'_> {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        self.last_empty_poll_ns.store(0, Ordering::Relaxed);
+        self.polled_well();
         if self.watching.load(Ordering::SeqCst) {
             self.wake();
         }
@@ -114,10 +132,21 @@ impl Progress {
         }
     }
 
-    /// A thread is in the middle of polling.
-    fn is_spinning(&self) -> bool {
+    /// The thread sleeps through a slice and will run the engine if nobody else does. Asked with
+    /// the engine's lock held, the answer holds until it is released.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.watching.load(Ordering::SeqCst)
+    }
+
+    /// A thread polls, or did a moment ago.
+    fn polls(&self) -> bool {
         let last = self.last_empty_poll_ns.load(Ordering::Relaxed);
-        last != 0 && sys::monotonic_ns().saturating_sub(last) < SPINNING_NS
+        sys::monotonic_ns().saturating_sub(last) < SPINNING_NS && !self.has_sleepers()
+    }
+
+    /// A thread is in the middle of polling: it has not yet found what it polls for.
+    fn is_spinning(&self) -> bool {
+        self.polls() && !self.satisfied.load(Ordering::Relaxed)
     }
 
     fn has_sleepers(&self) -> bool {
@@ -154,6 +183,8 @@ struct Thread<'a> {
     progress: &'a Progress,
     stand_by_until_ns: u64,
     stand_by_ns: u64,
+    /// Slices in a row without a poll.
+    idle_slices: u32,
 }
 
 /// What a sleep ended with.
@@ -172,27 +203,19 @@ impl<'a> Thread<'a> {
             progress: &runtime.progress,
             stand_by_until_ns: 0,
             stand_by_ns: STAND_BY_MIN_NS,
+            idle_slices: 0,
         }
     }
 
     fn run(&mut self) {
+        let mut watch = false;
         while !self.runtime.is_dead() {
-            if self.should_watch() {
-                self.watch();
-            } else {
-                self.stand_by();
-            }
+            watch = if watch { self.watch() } else { self.stand_by() };
         }
     }
 
-    fn should_watch(&self) -> bool {
-        self.progress.is_spinning()
-            && !self.progress.has_sleepers()
-            && sys::monotonic_ns() >= self.stand_by_until_ns
-    }
-
-    /// One slice beside a program that polls.
-    fn watch(&mut self) {
+    /// One slice beside a program that polls. Returns whether to watch on.
+    fn watch(&mut self) -> bool {
         let before = self.progress.empty_polls.load(Ordering::Relaxed);
         self.progress.watching.store(true, Ordering::SeqCst);
         let woken = if self.progress.has_sleepers() {
@@ -202,13 +225,29 @@ impl<'a> Thread<'a> {
         };
         self.progress.watching.store(false, Ordering::SeqCst);
         self.serve(woken);
+        if self.progress.has_sleepers() {
+            self.turn_until_dry();
+            return false;
+        }
         if self.progress.empty_polls.load(Ordering::Relaxed) != before {
-            return;
+            self.idle_slices = 0;
+            return true;
         }
-        if self.turn_until_dry() == 0 {
-            return;
+        // Descheduled in the middle of polling, or doing something else?
+        let satisfied = self.progress.satisfied.load(Ordering::Relaxed);
+        let received = self.turn_until_dry();
+        if satisfied {
+            if received != 0 {
+                self.missed();
+            }
+            return false;
         }
-        // Packets waited and nobody polled: be quicker from now on.
+        self.idle_slices += 1;
+        self.idle_slices < IDLE_SLICES_MAX
+    }
+
+    /// Packets waited and nobody polled: be quicker from now on.
+    fn missed(&mut self) {
         let now = sys::monotonic_ns();
         let recent = now.saturating_sub(self.stand_by_until_ns) < self.stand_by_ns;
         self.stand_by_ns = if recent {
@@ -219,21 +258,26 @@ impl<'a> Thread<'a> {
         self.stand_by_until_ns = now + self.stand_by_ns;
     }
 
-    /// Sleeps until there is something to do, and does it.
-    fn stand_by(&mut self) {
+    /// Sleeps until there is something to do, and does it. Returns whether to watch from now on.
+    fn stand_by(&mut self) -> bool {
         let woken = self.sleep(true, None);
         self.serve(woken);
         if !woken.frames {
-            return;
+            return false;
         }
-        if self.progress.is_spinning() && !self.progress.has_sleepers() {
+        if self.progress.polls() && sys::monotonic_ns() >= self.stand_by_until_ns {
+            self.idle_slices = 0;
+            return true;
+        }
+        if self.progress.is_spinning() {
             // It will find them itself; look again in a moment, in case it does not.
             self.sleep(false, Some(GRACE_NS));
             if self.progress.is_spinning() {
-                return;
+                return false;
             }
         }
         self.turn_until_dry();
+        false
     }
 
     /// Everything but frames.
@@ -256,7 +300,7 @@ impl<'a> Thread<'a> {
         let mut core = lock(&self.runtime.core);
         sys::take(self.progress.timer.as_fd());
         self.progress.armed_ns.store(NEVER, Ordering::Relaxed);
-        core.turn(&self.runtime.shared);
+        core.turn(&self.runtime.shared, || false);
         self.progress.rearm(&core);
     }
 
@@ -265,7 +309,7 @@ impl<'a> Thread<'a> {
         let mut received = 0;
         loop {
             let mut core = lock(&self.runtime.core);
-            let turn = core.turn(&self.runtime.shared);
+            let turn = core.turn(&self.runtime.shared, || false);
             self.progress.rearm(&core);
             let more = core.has_more();
             drop(core);
@@ -273,7 +317,7 @@ impl<'a> Thread<'a> {
             if turn.received == 0 && !more {
                 return received;
             }
-            if self.progress.is_spinning() && !self.progress.has_sleepers() {
+            if self.progress.is_spinning() {
                 return received;
             }
         }

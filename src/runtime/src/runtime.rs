@@ -15,6 +15,7 @@ use rocebud_objects::{AttrMask, Counter, Errno, EventKind, Misuse, PdId, QpAttr,
 
 use crate::context::{ContextShared, Element};
 use crate::core::{Core, Shared};
+use crate::cq::Cq;
 use crate::keys::KeyTable;
 use crate::log::{self, Level};
 use crate::progress::{self, Progress};
@@ -51,6 +52,10 @@ pub(crate) const DEAD: Misuse = Misuse::new(
     Errno::EIO,
     "the rocebud daemon went away: this process's devices are dead; start the program again",
 );
+
+/// Polls in vain before one gives the core away: an answer from a peer on another core takes no
+/// longer than these.
+const YIELD_AFTER_POLLS: u32 = 64;
 
 /// The caller is a child.
 const FORKED: Misuse = Misuse::new(
@@ -316,18 +321,21 @@ impl Runtime {
 
     /// Runs the engine a little, if nobody else does.
     #[inline]
-    pub(crate) fn progress_for_poll(&self) {
-        let now_ns = sys::monotonic_ns();
-        self.progress.polled_in_vain(now_ns);
+    pub(crate) fn progress_for_poll(&self, cq: &Cq) {
+        let run = self.progress.polled_in_vain(sys::monotonic_ns());
         let Some(mut core) = try_lock(&self.core) else {
             // Who holds it does our work.
             std::hint::spin_loop();
             return;
         };
-        let turn = core.turn(&self.shared);
+        let progress = &self.progress;
+        // What the program waits for comes before what its peer waits for: it will most likely
+        // send something in a moment, and our ACK can ride along. If it does not, the thread that
+        // watches will.
+        let turn = core.turn(&self.shared, || cq.has_entries() && progress.is_watching());
         self.progress.rearm(&core);
         drop(core);
-        if self.yields && turn.is_idle() {
+        if self.yields && turn.is_idle() && run > YIELD_AFTER_POLLS {
             sys::yield_now();
         }
     }
@@ -335,14 +343,14 @@ impl Runtime {
     /// Runs the engine a little before a thread goes to sleep.
     pub(crate) fn progress_for_sleep(&self) {
         let mut core = lock(&self.core);
-        core.turn(&self.shared);
+        core.turn(&self.shared, || false);
         self.progress.rearm(&core);
     }
 
     /// Sends what a post has made ready. The holder of the lock calls it last.
     #[inline]
     pub(crate) fn kick(&self, core: &mut Core) {
-        core.transmit(&self.shared);
+        while core.transmit(&self.shared) != 0 && core.has_more() {}
         self.progress.rearm(core);
     }
 

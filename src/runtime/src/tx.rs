@@ -25,6 +25,9 @@ const STAGING_BYTES: usize = 4 * 64 * 1024;
 /// Batches prepared before they are given to the link.
 const BATCHES_MAX: usize = 64;
 
+/// Bytes of two packets that may change places; moving more costs more than it saves.
+const SWAP_BYTES_MAX: usize = 1024;
+
 /// Rounds of a turn, so that one turn does not hold the engine for long.
 const ROUNDS_MAX: usize = 4;
 
@@ -150,36 +153,35 @@ impl Tx {
             hop_limit: out.path.hop_limit,
             slot: out.dest_qp.slot(),
         };
+        let end = self.used + out.len;
         // Kernels and NICs that number packets differently may drop all but the first of a batch:
         // whatever had to be sent again goes alone.
         let alone = out.retransmit;
-        let grows = !alone && self.batches.last().is_some_and(|b| b.takes(&to, out.len));
-        if !grows {
-            let caps = link.caps(to.dst);
-            self.batches.push(Batch {
-                to,
-                wanted: out.sport,
-                bytes: self.used..self.used,
-                segment: out.len,
-                count: 0,
-                count_max: caps.segments_max,
-                bytes_max: caps.batch_bytes_max,
-                id: caps.ip_id,
-                icrc: caps.icrc,
-                closed: alone,
-            });
+        match self.batches.last_mut().filter(|_| !alone) {
+            Some(last) if last.takes(&to, out.len) => {
+                last.add(&mut self.staging, self.used..end);
+            }
+            Some(last) if last.may_go_behind(&to, out.len) => {
+                last.go_behind(&mut self.staging, self.used..end);
+            }
+            _ => {
+                let caps = link.caps(to.dst);
+                let mut batch = Batch {
+                    to,
+                    wanted: out.sport,
+                    bytes: self.used..self.used,
+                    segment: out.len,
+                    count: 0,
+                    count_max: caps.segments_max,
+                    bytes_max: caps.batch_bytes_max,
+                    id: caps.ip_id,
+                    icrc: caps.icrc,
+                    closed: alone,
+                };
+                batch.add(&mut self.staging, self.used..end);
+                self.batches.push(batch);
+            }
         }
-        let Some(batch) = self.batches.last_mut() else {
-            return;
-        };
-        let end = self.used + out.len;
-        let frame = &mut self.staging[self.used..end];
-        if batch.icrc {
-            batch.seal(frame);
-        }
-        batch.closed |= out.len < batch.segment;
-        batch.bytes.end = end;
-        batch.count += 1;
         self.used = end;
     }
 
@@ -220,6 +222,40 @@ impl Batch {
             && len <= self.segment
             && self.count < self.count_max
             && self.bytes.len() + len <= self.bytes_max
+    }
+
+    /// Takes the packet at `range`, which follows the batch.
+    fn add(&mut self, staging: &mut [u8], range: Range<usize>) {
+        self.closed |= range.len() < self.segment;
+        if self.icrc {
+            self.seal(&mut staging[range.clone()]);
+        }
+        self.bytes.end = range.end;
+        self.count += 1;
+    }
+
+    /// A lone packet (an ACK) can leave as the shorter last of a batch that a longer one (the
+    /// request posted just after) begins: one system call and one wake-up less.
+    fn may_go_behind(&self, to: &Destination, len: usize) -> bool {
+        !self.closed
+            && self.count == 1
+            && self.count_max > 1
+            && self.to == *to
+            && len > self.segment
+            && self.bytes.len() + len <= SWAP_BYTES_MAX
+    }
+
+    /// Exchanges the batch's only packet and the one at `range`, which follows it.
+    fn go_behind(&mut self, staging: &mut [u8], range: Range<usize>) {
+        let first = range.len();
+        let shorter = self.segment;
+        let start = self.bytes.start;
+        staging[start..range.end].rotate_left(shorter);
+        self.segment = first;
+        self.count = 0;
+        self.bytes.end = start;
+        self.add(staging, start..start + first);
+        self.add(staging, start + first..range.end);
     }
 
     /// Writes the ICRC of the packet that becomes segment `self.count`.
