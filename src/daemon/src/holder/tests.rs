@@ -1,1 +1,61 @@
+use super::*;
 
+/// /proc/net/udp of Linux 6.18 with sockets of user 1000 on ports 53 and 4791.
+const TABLE: &str = "\
+   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
+  513: 3500007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 123 2 0000000000000000 0
+  700: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4567 2 0000000000000000 0
+";
+
+#[test]
+fn the_socket_on_the_port_is_found_by_its_number() {
+    let found = sockets_on_port(TABLE);
+    assert_eq!(
+        found,
+        [Socket {
+            uid: 1000,
+            inode: 4567
+        }]
+    );
+    assert_eq!(sockets_on_port("nonsense\n\n1 2 3"), []);
+}
+
+#[test]
+fn a_daemon_of_another_user_is_named_with_the_remedy() {
+    let text = describe(&Holder {
+        uid: Some(54_321),
+        process: Some((77, "rocebud".into())),
+        rxe_loaded: true,
+    });
+    assert_eq!(
+        text,
+        "UDP port 4791 is held by process 77 (user 54321, command rocebud): run `rocebud daemon` \
+         as root to serve all users, or stop that one with `kill 77`"
+    );
+}
+
+#[test]
+fn the_kernels_rxe_is_named_where_no_process_has_the_port() {
+    let text = describe(&Holder {
+        uid: Some(0),
+        process: None,
+        rxe_loaded: true,
+    });
+    assert!(
+        text.starts_with("kernel rdma_rxe holds UDP port 4791: `rmmod rdma_rxe`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_holder_that_cannot_be_seen_is_named_by_user() {
+    let text = describe(&Holder {
+        uid: Some(54_321),
+        ..Holder::default()
+    });
+    assert!(
+        text.contains("user 54321") && text.contains("ss -ulnp"),
+        "{text}"
+    );
+    assert!(!text.contains('\n'));
+}
