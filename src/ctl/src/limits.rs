@@ -34,4 +34,4 @@ pub const DEVICES_MAX: usize = 128;
 
 /// Entries of a GID table: `sgid_index` is eight bits on the wire of verbs, and a message holds
 /// every table.
-pub const GIDS_MAX: usize = 64;
+pub const GIDS_MAX: usize = 48;

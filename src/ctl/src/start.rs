@@ -215,7 +215,11 @@ fn start_daemon(deadline: Instant) -> Result<(), CtlError> {
     spawn::spawn_daemon(&program, &write)
         .map_err(|error| CtlError::os(&format!("starting {}", program.display()), error))?;
     drop(write);
-    let word = read_until(read, deadline);
+    understand(&read_until(read, deadline), &program)
+}
+
+/// What a started daemon's word means.
+fn understand(word: &[u8], program: &Path) -> Result<(), CtlError> {
     match word.split_first() {
         Some((b'o', _)) => Ok(()),
         Some((b'e', rest)) => Err(messages::decode(rest)?),

@@ -1,1 +1,124 @@
+use super::*;
+use crate::ErrorKind;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::thread;
 
+fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
+
+fn name() -> SocketName {
+    SocketName::Abstract("test".into())
+}
+
+/// A client of a daemon that answers the greeting and then says `answers`, one per request.
+fn client(answers: Vec<Vec<u8>>) -> (Client, thread::JoinHandle<OwnedFd>) {
+    let (ours, theirs) = pair();
+    let (notices, their_notices) = pair();
+    let daemon = thread::spawn(move || {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let mut buf = [0; 512];
+        receive(&theirs, &mut buf, deadline).unwrap();
+        let welcome = Welcome {
+            version: messages::VERSION,
+            accepted: true,
+            reason: Refusal::None,
+            netns: 5,
+            pid: 6,
+        };
+        channel::send(&theirs, &welcome.encode(), &[their_notices.as_fd()]).unwrap();
+        for answer in answers {
+            receive(&theirs, &mut buf, deadline).unwrap();
+            channel::send(&theirs, &answer, &[]).unwrap();
+        }
+        notices
+    });
+    let client = Client::greet(ours, Role::Library, &name()).unwrap();
+    (client, daemon)
+}
+
+#[test]
+fn greeting_tells_namespace_and_process() {
+    let (client, daemon) = client(Vec::new());
+    assert_eq!((client.netns(), client.daemon_pid()), (5, 6));
+    drop(daemon.join().unwrap());
+}
+
+#[test]
+fn answers_that_do_not_fit_or_are_nonsense_are_errors() {
+    let other = messages::encode(&Answer::Pages).unwrap();
+    let no_fds = messages::encode(&Answer::Slot {
+        slot: 1,
+        v6: true,
+        send_v4: vec![49_152],
+        send_v6: vec![],
+        rcvbuf_bytes: 1,
+    })
+    .unwrap();
+    let (client, daemon) = client(vec![other, vec![0xff; 40], no_fds]);
+    assert_eq!(client.devices().unwrap_err().kind, ErrorKind::Malformed);
+    assert_eq!(client.devices().unwrap_err().kind, ErrorKind::Malformed);
+    assert_eq!(client.take_slot().unwrap_err().kind, ErrorKind::Os);
+    let _notices = daemon.join().unwrap();
+    assert_eq!(client.devices().unwrap_err().kind, ErrorKind::Gone);
+}
+
+#[test]
+fn a_refusal_is_handed_on_word_for_word() {
+    let error = CtlError::new(ErrorKind::Limit, "no more: end something");
+    let answer = messages::encode(&Answer::Refused(error.clone())).unwrap();
+    let (client, daemon) = client(vec![answer]);
+    assert_eq!(client.take_slot().unwrap_err(), error);
+    drop(daemon.join().unwrap());
+}
+
+#[test]
+fn notices_come_in_order_and_end_with_closed_once() {
+    let (client, daemon) = client(Vec::new());
+    assert_eq!(client.poll_notices(), []);
+    let notices = daemon.join().unwrap();
+    let said = messages::encode(&Announcement::Devices(Vec::new())).unwrap();
+    channel::send(&notices, &said, &[]).unwrap();
+    assert_eq!(client.poll_notices(), [Notice::Devices(Vec::new())]);
+    drop(notices);
+    assert_eq!(client.poll_notices(), [Notice::Closed]);
+    assert_eq!(client.poll_notices(), []);
+}
+
+#[test]
+fn another_version_and_a_stranger_are_told_apart() {
+    for (reason, kind) in [
+        (Refusal::Version, ErrorKind::Version),
+        (Refusal::User, ErrorKind::Denied),
+        (Refusal::TooManyClients, ErrorKind::Limit),
+    ] {
+        let (ours, theirs) = pair();
+        let welcome = Welcome {
+            version: 99,
+            accepted: false,
+            reason,
+            netns: 0,
+            pid: 6,
+        };
+        channel::send(&theirs, &welcome.encode(), &[]).unwrap();
+        match Client::greet(ours, Role::Library, &name()) {
+            Err(Unreachable::Refused(error)) => assert_eq!(error.kind, kind),
+            other => panic!("{other:?}"),
+        }
+    }
+    let (ours, theirs) = pair();
+    channel::send(&theirs, b"HTTP/1.1 400", &[]).unwrap();
+    match Client::greet(ours, Role::Library, &name()) {
+        Err(Unreachable::Refused(error)) => assert!(error.message.contains("no rocebud daemon")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_daemon_that_closes_in_greeting_is_one_that_leaves() {
+    let (ours, theirs) = pair();
+    drop(theirs);
+    let outcome = Client::greet(ours, Role::Library, &name());
+    assert!(matches!(outcome, Err(Unreachable::Closed)), "{outcome:?}");
+}
