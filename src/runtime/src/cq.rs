@@ -1,8 +1,10 @@
 //! Completion queues: a ring, an arm, and a channel.
 //!
 //! The engine adds under the ring's lock, pollers take under it; a poller of an empty ring only
-//! reads one atomic. Arming looks at what waits already and fires at once if it qualifies, so a
-//! program that polls, then arms, then sleeps never sleeps over a completion.
+//! reads one atomic. Arming looks at what came since the last event and still waits, and fires at
+//! once if it qualifies, so a program that polls, then arms, then sleeps never sleeps over a
+//! completion. What an event has announced makes no second one: programs that take an event, arm,
+//! and poll one completion for each event (perftest -e) would run ahead of their completions.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -58,6 +60,8 @@ struct Ring {
     entries: VecDeque<(Wc, bool)>,
     cqe: u32,
     arm: Arm,
+    /// Entries at the front that the last event spoke of.
+    announced: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -99,6 +103,7 @@ impl Cq {
                 entries: VecDeque::with_capacity(cqe.min(256) as usize),
                 cqe,
                 arm: Arm::No,
+                announced: 0,
             }),
         }
     }
@@ -129,6 +134,7 @@ impl Cq {
         for (to, (wc, _)) in out.iter_mut().zip(ring.entries.drain(..n)) {
             *to = wc;
         }
+        ring.announced = ring.announced.saturating_sub(n);
         self.publish(&ring);
         n
     }
@@ -153,7 +159,8 @@ impl Cq {
         };
         ring.arm = ring.arm.max(wanted);
         let arm = ring.arm;
-        if ring.entries.iter().any(|(wc, se)| arm.wants(wc, *se)) {
+        let mut news = ring.entries.iter().skip(ring.announced);
+        if news.any(|(wc, se)| arm.wants(wc, *se)) {
             self.fire(&mut ring);
         }
     }
@@ -182,6 +189,8 @@ impl Cq {
     /// order.
     pub(crate) fn purge(&self, qpn: Qpn) {
         let mut ring = lock(&self.ring);
+        let front = ring.entries.iter().take(ring.announced);
+        ring.announced = front.filter(|(wc, _)| wc.qp_num != qpn).count();
         ring.entries.retain(|(wc, _)| wc.qp_num != qpn);
         self.publish(&ring);
     }
@@ -214,6 +223,7 @@ impl Cq {
 
     fn fire(self: &Arc<Self>, ring: &mut Ring) {
         ring.arm = Arm::No;
+        ring.announced = ring.entries.len();
         if let Some(channel) = &self.channel {
             channel.push(CqNotice(Arc::clone(self)));
         }

@@ -70,6 +70,23 @@ fn arming_fires_at_once_for_what_waits() {
 }
 
 #[test]
+fn what_an_event_announced_makes_no_second_one() {
+    let (cq, channel) = cq(8);
+    cq.arm(false);
+    cq.push(wc(1), false).unwrap();
+    assert_eq!(channel.len(), 1);
+    cq.arm(false);
+    assert_eq!(channel.len(), 1, "announced, though not polled yet");
+    cq.push(wc(2), false).unwrap();
+    assert_eq!(channel.len(), 2, "and the arm still stands");
+    cq.push(wc(3), false).unwrap();
+    let mut one = [Wc::default()];
+    assert_eq!(cq.take(&mut one), 1);
+    cq.arm(false);
+    assert_eq!(channel.len(), 3, "the third came since");
+}
+
+#[test]
 fn solicited_only_waits_for_solicited_or_error() {
     let (queue, channel) = cq(8);
     queue.arm(true);
