@@ -275,6 +275,9 @@ impl Runtime {
     ) -> Result<(), Misuse> {
         self.check()?;
         let mut core = lock(&self.core);
+        if mask.contains(AttrMask::STATE) {
+            self.kick(&mut core); // ACKs that are due leave before a state that sends none.
+        }
         let (node, mut world) = core.split(&self.shared);
         node.modify_qp(world.now, qp.qpn, attr, mask, path, &mut world)?;
         if mask.contains(AttrMask::STATE) && attr.qp_state == QpState::Reset {
@@ -394,6 +397,7 @@ impl Runtime {
     /// EBUSY: attached to a multicast group.
     pub fn destroy_qp(&self, qp: &QpShared) -> Result<(), Misuse> {
         let mut core = lock(&self.core);
+        self.kick(&mut core); // The peer waits for the ACK of what we have taken.
         let (node, mut world) = core.split(&self.shared);
         node.destroy_qp(qp.qpn, &mut world)?;
         core.dir.qps.remove(&qp.qpn);
@@ -473,6 +477,7 @@ impl Runtime {
     }
 
     fn destroy_left_over(&self, core: &mut Core, qp: &QpShared) {
+        self.kick(core);
         let groups: Vec<Gid> = core.groups.keys().map(|(group, _)| *group).collect();
         for group in groups {
             if core.node.detach_mcast(qp.qpn, group).is_ok() {

@@ -65,6 +65,20 @@ const FORKED: Misuse = Misuse::new(
 
 static CURRENT: Mutex<Option<Arc<Runtime>>> = Mutex::new(None);
 
+/// A program may exit with its last receive just taken: the ACK must not die with it, or the peer
+/// reports a failure that never was. Waits for nobody, since other threads may be stopped anywhere.
+extern "C" fn say_what_is_due() {
+    if fork::is_child() {
+        return;
+    }
+    let Some(runtime) = try_lock(&CURRENT).and_then(|current| current.clone()) else {
+        return;
+    };
+    if let Some(mut core) = try_lock(&runtime.core) {
+        core.transmit(&runtime.shared);
+    }
+}
+
 impl Runtime {
     /// The runtime of this process; connects to the daemon (and starts one) at the first call, and
     /// again when the daemon had died.
@@ -92,6 +106,7 @@ impl Runtime {
     fn start() -> Result<Arc<Self>, CtlError> {
         let os = |what| move |error: std::io::Error| CtlError::os(what, error);
         fork::watch();
+        sys::at_exit(say_what_is_due);
         rocebud_mem::install().map_err(os("installing the memory guard"))?;
         let client = Client::connect_or_start()?;
         let devices = client.devices()?;

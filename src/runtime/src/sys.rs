@@ -250,6 +250,15 @@ pub(crate) fn watch_forks(child: extern "C" fn()) -> io::Result<()> {
     Ok(())
 }
 
+/// Has `last` run once when the process exits by `exit` or by returning from `main`.
+pub(crate) fn at_exit(last: extern "C" fn()) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: a plain function that stays mapped: the library is never unloaded.
+        unsafe { libc::atexit(last) };
+    });
+}
+
 /// This process is a child made by `fork` after [`watch_forks`].
 #[inline]
 pub(crate) fn is_forked() -> bool {
