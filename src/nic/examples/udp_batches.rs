@@ -7,6 +7,7 @@
 //! ```
 //!
 //! `stream` keeps a few batches on the way, each acknowledged by a small packet, as RC does;
+//! YIELD_AFTER in the environment: empty looks before the processor is given away (0 = never).
 //! `pingpong` sends one small packet to and fro, both ends spinning. The peer ends with the first.
 
 use rocebud_nic::udp::{ROCE_PORT, SlotSockets, UdpLink, free_send_socket, receive_socket};
@@ -31,10 +32,16 @@ fn main() -> io::Result<()> {
         eprintln!("usage: udp_batches answer|stream|pingpong OWN_ADDRESS PEER_ADDRESS [...]");
         std::process::exit(2);
     };
+    let yield_after = std::env::var("YIELD_AFTER")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(16);
     let mut bench = Bench {
         link: link()?,
         own,
         peer,
+        empty: 0,
+        yield_after,
     };
     match mode.as_str() {
         "answer" => bench.answer(),
@@ -56,6 +63,9 @@ struct Bench {
     link: UdpLink,
     own: IpAddr,
     peer: IpAddr,
+    /// Looks in a row that found nothing, and how many before the processor is given away.
+    empty: u32,
+    yield_after: u32,
 }
 
 impl Bench {
@@ -75,6 +85,16 @@ impl Bench {
     fn send(&mut self, segment: usize, data: &[u8]) {
         let batch = self.batch(segment, data);
         while self.link.send(&[batch]).sent == 0 {}
+    }
+
+    /// Gives the processor away after some empty looks: the kernel may need it to deliver (it
+    /// defers work to threads of its own), or the peer.
+    fn patience(&mut self, got: usize) {
+        self.empty = if got == 0 { self.empty + 1 } else { 0 };
+        if self.yield_after > 0 && self.empty >= self.yield_after {
+            self.empty = 0;
+            std::thread::yield_now();
+        }
     }
 
     /// Does what the other end asks until it has enough.
@@ -101,6 +121,7 @@ impl Bench {
                 }
             })?;
             std::hint::black_box(checksum);
+            self.patience(reply.len());
             for data in reply {
                 self.send(0, &data);
             }
@@ -123,6 +144,7 @@ impl Bench {
             let mut acknowledged = 0;
             self.link
                 .recv(8, &mut |frame| acknowledged += usize::from(frame.data[0]))?;
+            self.patience(acknowledged);
             if acknowledged > 0 {
                 heard = Instant::now();
                 packets += acknowledged;
@@ -149,6 +171,7 @@ impl Bench {
             let start = Instant::now();
             self.send(0, &data);
             while self.link.recv(1, &mut |_| {})? == 0 {
+                self.patience(0);
                 if start.elapsed() > Duration::from_millis(20) {
                     break;
                 }
