@@ -1,7 +1,7 @@
 //! The routines and their exception table.
 //!
 //! Proof: the tests of this crate let every routine fault in the middle, at both ends and in many
-//! threads; they also run under valgrind.
+//! threads; they also pass under AddressSanitizer.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]

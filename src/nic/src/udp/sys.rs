@@ -1,6 +1,6 @@
 //! The system calls of the UDP link: everything unsafe of this crate is here.
 //!
-//! Proof: the round-trip tests run under AddressSanitizer and valgrind; every length given to the
+//! Proof: the round-trip tests pass under AddressSanitizer; every length given to the
 //! kernel is taken from the slice or array that the pointer came from, in the same function.
 #![allow(unsafe_code)]
 
