@@ -158,7 +158,6 @@ fn sent(signal: i32) {
 
 fn with_handlers(case: &str) {
     let own = exits_42 as Handler as usize;
-    let chaining = chains as Handler as usize;
     match case {
         "handler before" => {
             set_action(SEGV, own, SIGINFO, &[]);
@@ -200,6 +199,27 @@ fn with_handlers(case: &str) {
             assert!(ensure_in_front());
             our_faults();
         }
+        "jumps out" => {
+            set_action(
+                SEGV,
+                jumps_out as Handler as usize,
+                SIGINFO | libc::SA_ONSTACK,
+                &[],
+            );
+            install().expect("handlers");
+            for _ in 0..200 {
+                assert!(catch(BAD));
+                our_faults();
+            }
+        }
+        other => with_chains(other),
+    }
+}
+
+fn with_chains(case: &str) {
+    let own = exits_42 as Handler as usize;
+    let chaining = chains as Handler as usize;
+    match case {
         "handler later chains" => crash_after(|| {
             PREVIOUS.store(set_action(SEGV, chaining, SIGINFO, &[]), Ordering::Relaxed);
         }),
@@ -216,19 +236,6 @@ fn with_handlers(case: &str) {
             ensure_in_front();
             PREVIOUS.store(set_action(SEGV, chaining, SIGINFO, &[]), Ordering::Relaxed);
         }),
-        "jumps out" => {
-            set_action(
-                SEGV,
-                jumps_out as Handler as usize,
-                SIGINFO | libc::SA_ONSTACK,
-                &[],
-            );
-            install().expect("handlers");
-            for _ in 0..200 {
-                assert!(catch(BAD));
-                our_faults();
-            }
-        }
         other => with_flags(other),
     }
 }
