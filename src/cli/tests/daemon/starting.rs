@@ -1,0 +1,204 @@
+//! Who starts a daemon, who gets to be one, and when it leaves.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rocebud_ctl::Client;
+use rocebud_ctl::messages::Role;
+
+use crate::world::{
+    NOBODY, SystemDaemon, actor, as_nobody, connect, enter, output, rocebud, status, text, wait,
+};
+
+#[test]
+fn twenty_starters_give_one_daemon() {
+    if !enter() {
+        return;
+    }
+    let mut starters: Vec<_> = (0..20)
+        .map(|_| {
+            let mut command = rocebud(&["devices"]);
+            command
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("spawn")
+        })
+        .collect();
+    for starter in starters.drain(..) {
+        let out = starter.wait_with_output().expect("wait");
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        assert!(text(&out.stdout).contains("rb_lo"));
+    }
+    let (_, sockets, _) = output(std::process::Command::new("ss").args(["-Hulnp"]));
+    let mut pids: Vec<&str> = sockets.split("pid=").skip(1).collect();
+    pids.iter_mut()
+        .for_each(|p| *p = p.split(',').next().unwrap_or(""));
+    pids.sort_unstable();
+    pids.dedup();
+    assert_eq!(pids.len(), 1, "{sockets}");
+}
+
+#[test]
+fn an_automatic_daemon_leaves_some_seconds_after_its_last_client() {
+    if !enter() {
+        return;
+    }
+    let client = connect();
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(client.devices().is_ok(), "it stays while somebody is there");
+    drop(client);
+    let start = Instant::now();
+    wait(8, "it leaves", || {
+        Client::connect_running(Role::Command)
+            .expect("connect")
+            .is_none()
+            .then_some(())
+    });
+    let waited = start.elapsed();
+    assert!(waited > Duration::from_secs(2), "{waited:?}");
+    std::net::UdpSocket::bind("0.0.0.0:4791").expect("the port is free");
+}
+
+#[test]
+fn a_daemon_stays_longer_to_explain_an_error() {
+    if !enter() {
+        return;
+    }
+    let (mut process, _) = actor("failed", None);
+    process.0.kill().expect("kill");
+    process.0.wait().expect("wait");
+    std::thread::sleep(Duration::from_secs(6));
+    let (ok, out, err) = output(&mut rocebud(&["status"]));
+    assert!(ok, "{err}");
+    assert!(
+        out.contains("IBV_WC_RETRY_EXC_ERR: no answer after retry_cnt retries"),
+        "{out}"
+    );
+}
+
+#[test]
+fn a_user_without_rights_or_home_has_devices_and_slots() {
+    if !enter() {
+        return;
+    }
+    let (ok, out, err) = output(as_nobody(&mut rocebud(&["devices"])));
+    assert!(ok, "{err}");
+    assert!(out.contains("rb_lo") && out.contains("ACTIVE"), "{out}");
+    let (_process, ready) = actor("lives", Some(NOBODY));
+    assert!(!ready.is_empty());
+}
+
+#[test]
+fn whoever_holds_the_port_is_named_with_user_and_command() {
+    if !enter() {
+        return;
+    }
+    let (_holder, ready) = actor("port", Some(NOBODY));
+    let (ok, _, err) = output(&mut rocebud(&["devices"]));
+    assert!(!ok);
+    let expected = format!("rocebud: UDP port 4791 is held by process {ready} (user 65534");
+    assert!(err.starts_with(&expected), "{err}");
+    assert!(
+        err.contains("command daemon") && err.lines().count() == 1,
+        "{err}"
+    );
+}
+
+#[test]
+fn a_user_is_told_of_the_daemon_of_another() {
+    if !enter() {
+        return;
+    }
+    let _mine = connect();
+    let pid = status().pid;
+    let (ok, _, err) = output(as_nobody(&mut rocebud(&["devices"])));
+    assert!(!ok);
+    let expected = format!("UDP port 4791 is held by process {pid} (user 0");
+    assert!(err.contains(&expected), "{err}");
+    assert!(
+        err.contains("run `rocebud daemon` as root to serve all users"),
+        "{err}"
+    );
+    assert_eq!(err.lines().count(), 1, "{err}");
+}
+
+#[test]
+fn a_system_daemon_serves_every_user_at_its_socket_and_survives_being_killed() {
+    if !enter() {
+        return;
+    }
+    let mut daemon = SystemDaemon::start("system");
+    let path = daemon.path.clone();
+    let path = path.as_str();
+    let list = || {
+        let mut command = rocebud(&["devices"]);
+        command.env("ROCEBUD_SOCKET", path);
+        output(as_nobody(&mut command))
+    };
+    let (ok, out, err) = list();
+    assert!(ok && out.contains("rb_lo"), "{err}");
+    // A second one is told about the first, by socket and by namespace.
+    let (ok, _, err) = output(&mut rocebud(&["daemon", "--socket", path]));
+    assert!(
+        !ok && err.contains("listens at") && err.lines().count() == 1,
+        "{err}"
+    );
+    let (ok, _, err) = output(&mut rocebud(&["daemon", "--socket", "@rocebud-test-other"]));
+    assert!(
+        !ok && err.contains("UDP port 4791 is held by process"),
+        "{err}"
+    );
+    // A killed one leaves its socket file; the next takes it over.
+    daemon.process.0.kill().expect("kill");
+    daemon.process.0.wait().expect("wait");
+    let (ok, _, err) = list();
+    assert!(!ok && err.contains("no rocebud daemon answers at"), "{err}");
+    assert!(Path::new(path).exists());
+    let next = SystemDaemon::start_at(path);
+    assert!(next.connect().devices().is_ok());
+}
+
+#[test]
+fn a_daemon_ends_on_a_signal_and_its_clients_are_told() {
+    if !enter() {
+        return;
+    }
+    let client = connect();
+    let pid = status().pid;
+    let kill = std::process::Command::new("kill")
+        .arg(pid.to_string())
+        .status();
+    assert!(kill.expect("kill").success());
+    wait(3, "the end is told", || {
+        client
+            .poll_notices()
+            .contains(&rocebud_ctl::Notice::Closed)
+            .then_some(())
+    });
+    assert!(client.take_slot().is_err());
+    // The next program starts the next daemon.
+    assert!(connect().devices().is_ok());
+}
+
+#[test]
+fn a_missing_daemon_program_is_named() {
+    if !enter() {
+        return;
+    }
+    let mut command = rocebud(&["devices"]);
+    let (ok, _, err) = output(command.env("ROCEBUD_DAEMON", "/no/such/rocebud"));
+    assert!(!ok);
+    assert_eq!(
+        err,
+        "rocebud: ROCEBUD_DAEMON names /no/such/rocebud, which is no file\n"
+    );
+    let mut command = rocebud(&["devices"]);
+    let (ok, _, err) = output(command.env("ROCEBUD_DAEMON", "/bin/true"));
+    assert!(!ok);
+    assert!(
+        err.contains("/bin/true was started as a daemon but said nothing"),
+        "{err}"
+    );
+}
