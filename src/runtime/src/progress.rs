@@ -33,6 +33,15 @@ const GRACE_NS: u64 = 10_000;
 /// and will be back.
 const IDLE_SLICES_MAX: u32 = 32;
 
+/// Polls in vain from one probing yield to the next.
+const YIELD_EVERY: u64 = 8;
+
+/// A yield that takes longer than this ran somebody else.
+const SWITCH_NS: u64 = 1_200;
+
+/// Polls in vain that yield after one that ran somebody else.
+const CROWDED_POLLS: u32 = 64;
+
 /// Bounds of standing by in spite of polls.
 const STAND_BY_MIN_NS: u64 = 2_000_000;
 const STAND_BY_MAX_NS: u64 = 200_000_000;
@@ -49,8 +58,8 @@ pub(crate) struct Progress {
     satisfied: AtomicBool,
     /// Polls in vain.
     empty_polls: AtomicU64,
-    /// `empty_polls` when the last poll found something.
-    run_began: AtomicU64,
+    /// Polls in vain that still give the core away, because somebody wanted it.
+    crowded: AtomicU32,
     /// Application threads that sleep in an event call.
     sleepers: AtomicU32,
     /// The thread is in a slice.
@@ -67,7 +76,7 @@ impl Progress {
             last_empty_poll_ns: AtomicU64::new(0),
             satisfied: AtomicBool::new(true),
             empty_polls: AtomicU64::new(0),
-            run_began: AtomicU64::new(0),
+            crowded: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             watching: AtomicBool::new(false),
             armed_ns: AtomicU64::new(NEVER),
@@ -81,9 +90,9 @@ impl Progress {
         [self.timer.as_raw_fd(), self.wake.as_raw_fd()]
     }
 
-    /// An application polled and found nothing. Returns how often in a row.
+    /// An application polled and found nothing.
     #[inline]
-    pub(crate) fn polled_in_vain(&self, now_ns: u64) -> u32 {
+    pub(crate) fn polled_in_vain(&self, now_ns: u64) {
         self.last_empty_poll_ns.store(now_ns, Ordering::Relaxed);
         // Plain loads and stores: losing a count to another thread costs nothing.
         let polls = self.empty_polls.load(Ordering::Relaxed);
@@ -91,10 +100,29 @@ impl Progress {
             .store(polls.wrapping_add(1), Ordering::Relaxed);
         if self.satisfied.load(Ordering::Relaxed) {
             self.satisfied.store(false, Ordering::Relaxed);
-            self.run_began.store(polls, Ordering::Relaxed);
         }
-        let run = polls.wrapping_sub(self.run_began.load(Ordering::Relaxed));
-        u32::try_from(run).unwrap_or(u32::MAX)
+    }
+
+    /// Gives the core away now and then, and each time while somebody else wants it. Two ends of a
+    /// ping-pong on one core would otherwise wait for the scheduler at every hop; alone on a core
+    /// a yield is a system call for nothing.
+    pub(crate) fn give_way(&self) {
+        let crowded = self.crowded.load(Ordering::Relaxed);
+        let polls = self.empty_polls.load(Ordering::Relaxed);
+        if crowded == 0 && !polls.is_multiple_of(YIELD_EVERY) {
+            return;
+        }
+        let before = sys::monotonic_ns();
+        sys::yield_now();
+        let away = sys::monotonic_ns().saturating_sub(before);
+        let next = if away > SWITCH_NS {
+            CROWDED_POLLS
+        } else {
+            crowded.saturating_sub(1)
+        };
+        if next != crowded {
+            self.crowded.store(next, Ordering::Relaxed);
+        }
     }
 
     /// An application got what it polled for and may do something else now.

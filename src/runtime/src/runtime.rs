@@ -53,10 +53,6 @@ pub(crate) const DEAD: Misuse = Misuse::new(
     "the rocebud daemon went away: this process's devices are dead; start the program again",
 );
 
-/// Polls in vain before one gives the core away: an answer from a peer on another core takes no
-/// longer than these.
-const YIELD_AFTER_POLLS: u32 = 64;
-
 /// The caller is a child.
 const FORKED: Misuse = Misuse::new(
     Errno::EIO,
@@ -337,7 +333,7 @@ impl Runtime {
     /// Runs the engine a little, if nobody else does.
     #[inline]
     pub(crate) fn progress_for_poll(&self, cq: &Cq) {
-        let run = self.progress.polled_in_vain(sys::monotonic_ns());
+        self.progress.polled_in_vain(sys::monotonic_ns());
         let Some(mut core) = try_lock(&self.core) else {
             // Who holds it does our work.
             std::hint::spin_loop();
@@ -350,8 +346,8 @@ impl Runtime {
         let turn = core.turn(&self.shared, || cq.has_entries() && progress.is_watching());
         self.progress.rearm(&core);
         drop(core);
-        if self.yields && turn.is_idle() && run > YIELD_AFTER_POLLS {
-            sys::yield_now();
+        if self.yields && turn.is_idle() {
+            self.progress.give_way();
         }
     }
 
