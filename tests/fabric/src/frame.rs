@@ -1,6 +1,7 @@
 //! A frame on the simulated wire: IP addressing and the UDP payload with its real ICRC.
 
 use rocebud_engine::{RxMeta, Transmit};
+use rocebud_objects::Path;
 use rocebud_wire::{Gid, Qpn, UDP_PORT, icrc};
 
 /// How a host numbers its IPv4 packets, and so what a receiver has to recover.
@@ -41,6 +42,8 @@ pub struct Frame {
     pub src_qp: Qpn,
     /// The engine says that it was sent before.
     pub retransmit: bool,
+    /// Made by nobody's engine.
+    pub forged: bool,
     /// BTH to ICRC.
     pub bytes: Vec<u8>,
     /// The bytes before a fault rule changed them.
@@ -80,6 +83,7 @@ impl Frame {
             id_rule,
             src_qp: t.src_qp,
             retransmit: t.retransmit,
+            forged: false,
             bytes: bytes.to_vec(),
             pristine: None,
         };
@@ -90,6 +94,23 @@ impl Frame {
         };
         icrc::seal(crc, &mut frame.bytes);
         frame
+    }
+
+    /// A well-sealed frame with any content, as a stranger could send it.
+    #[must_use]
+    pub fn forge(path: Path, sport: u16, bytes: &[u8]) -> Self {
+        let transmit = Transmit {
+            len: bytes.len(),
+            path,
+            sport,
+            dest_qp: Qpn::new(0),
+            src_qp: Qpn::new(0),
+            retransmit: false,
+        };
+        Self {
+            forged: true,
+            ..Self::seal(&transmit, bytes, 0, IdRule::Rising)
+        }
     }
 
     /// Checks the ICRC as a receiver does.

@@ -36,6 +36,8 @@ pub struct Host {
     pub(crate) config: HostConfig,
     /// When the link has sent what it was given.
     pub(crate) link_free: Instant,
+    /// The process does not run until then.
+    pub(crate) frozen_until: Instant,
     /// The engine said that it had something to send and then had nothing; ask again after the
     /// next input.
     pub(crate) exhausted: bool,
@@ -51,9 +53,10 @@ impl Host {
         // Arenas of different hosts do not overlap, so that an address of the wrong host faults.
         let base = 0x10_0000_0000 * (index as u64 + 1) + rng.below(4096);
         Self {
-            node: Node::new(config.node.clone()),
+            node: Node::new(config.node),
             env: HostEnv::new(Memory::new(base, rng.fork(1))),
             link_free: Instant(0),
+            frozen_until: Instant(0),
             exhausted: false,
             next_id: rng.next_u32() as u16,
             staging: vec![0; STAGING_BYTES],

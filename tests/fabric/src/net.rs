@@ -207,6 +207,13 @@ impl Fabric {
         self.held.len() + self.queue.values().filter(arriving).count()
     }
 
+    /// Stops a host for `ns`: frames wait in its socket, timers run late.
+    pub fn freeze(&mut self, host: HostId, ns: u64) {
+        let until = self.now + ns;
+        let host = &mut self.hosts[host.0];
+        host.frozen_until = host.frozen_until.max(until);
+    }
+
     /// Lets a frame that no engine sent arrive at a host, one latency from now.
     pub fn inject(&mut self, to: HostId, frame: Frame) {
         self.schedule(self.now + self.latency_ns, Event::Arrive(to, frame));
@@ -243,11 +250,12 @@ impl Fabric {
             }
         };
         for (index, host) in self.hosts.iter().enumerate() {
+            let awake = host.frozen_until.max(self.now);
             if let Some(time) = host.node.next_timeout() {
-                offer(time.max(self.now), Next::Timeout(index));
+                offer(time.max(awake), Next::Timeout(index));
             }
             if !host.exhausted && host.node.wants_transmit() {
-                offer(host.link_free.max(self.now), Next::Transmit(index));
+                offer(host.link_free.max(awake), Next::Transmit(index));
             }
         }
         best
@@ -258,6 +266,12 @@ impl Fabric {
             return Step::Idle;
         };
         match event {
+            // Frames of a frozen host wait; they come before its timers when it goes on.
+            Event::Arrive(to, frame) if self.hosts[to.0].frozen_until > self.now => {
+                let thaw = self.hosts[to.0].frozen_until;
+                self.schedule(thaw, Event::Arrive(to, frame));
+                Step::Host(to)
+            }
             Event::Arrive(to, frame) => {
                 self.arrive(to, &frame);
                 Step::Host(to)
@@ -266,8 +280,7 @@ impl Fabric {
                 let held = self.held.iter().position(|h| h.frame.number == number);
                 if let Some(at) = held {
                     let held = self.held.remove(at);
-                    self.arrive(held.to, &held.frame);
-                    return Step::Host(held.to);
+                    self.schedule(self.now, Event::Arrive(held.to, held.frame));
                 }
                 Step::Host(HostId(0))
             }
@@ -300,6 +313,10 @@ impl Fabric {
                 host.exhausted = false;
                 let meta = frame.meta(id, flags);
                 host.node.on_frame(self.now, &meta, &packet, &mut host.env);
+            }
+            Err(_) if frame.forged => {
+                use rocebud_engine::Env as _;
+                host.env.count(Counter::DropMalformed, 1);
             }
             Err(why) => panic!("an engine sent what does not parse: {why:?} {frame:?}"),
         }

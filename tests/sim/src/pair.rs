@@ -344,15 +344,8 @@ impl Pair {
         bytes[at..at + payload.len()].copy_from_slice(payload);
         bytes.truncate(header.frame_len(payload.len()));
         assert!(bytes.len() > ICRC_LEN);
-        let transmit = rocebud_engine::Transmit {
-            len: bytes.len(),
-            path: setup::path(&self.fabric, from.host, to.host, &self.config.link),
-            sport: 0xc000,
-            dest_qp: to.qpns[0],
-            src_qp: from.qpns[0],
-            retransmit: false,
-        };
-        let frame = Frame::seal(&transmit, &bytes, 0, IdRule::Rising);
+        let path = setup::path(&self.fabric, from.host, to.host, &self.config.link);
+        let frame = Frame::forge(path, 0xc000, &bytes);
         let to = to.host;
         self.fabric.inject(to, frame);
     }

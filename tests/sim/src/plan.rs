@@ -41,6 +41,10 @@ pub struct Plan {
     pub heals: bool,
     /// One way, nanoseconds.
     pub latency_ns: u64,
+    /// Strangers send frames and hosts stand still, so often (mean pause, nanoseconds; 0 = never).
+    pub weather_ns: u64,
+    /// Hosts stand still at most so long.
+    pub freeze_ns_max: u64,
 }
 
 /// A host.
@@ -58,6 +62,10 @@ pub struct HostPlan {
     pub ack_every_packets: u32,
     /// Packets in a row of one queue pair.
     pub quantum_packets: u32,
+    /// Bytes in flight per peer process, and of READ responses asked for.
+    pub window_bytes: [u32; 2],
+    /// Inside a message an ACK is asked for so often.
+    pub ack_request_every_packets: u32,
     /// Shared receive queue.
     pub srq: Option<ReceivePlan>,
 }
@@ -148,9 +156,13 @@ pub enum Incident {
     Destroy,
     /// Send queue drained and resumed.
     Drain,
+    /// Peer's region deregistered under the traffic.
+    Revoke,
+    /// SEND that invalidates a key which cannot be invalidated.
+    BadInvalidate,
 }
 
-const INCIDENTS: [Incident; 11] = [
+const INCIDENTS: [Incident; 13] = [
     Incident::BadRkey,
     Incident::OutOfBounds,
     Incident::NoPermission,
@@ -162,6 +174,8 @@ const INCIDENTS: [Incident; 11] = [
     Incident::OwnReset,
     Incident::Destroy,
     Incident::Drain,
+    Incident::Revoke,
+    Incident::BadInvalidate,
 ];
 
 impl Plan {
@@ -170,7 +184,7 @@ impl Plan {
     pub fn draw(seed: u64, options: &Options) -> Self {
         let mut rng = Rng::new(seed).fork(0x91a);
         let hosts: Vec<HostPlan> = (0..rng.range(2, 4)).map(|_| host(&mut rng)).collect();
-        let links = (0..rng.range(1, 4))
+        let links = (0..rng.range(1, 6))
             .map(|_| link(&mut rng, hosts.len()))
             .collect();
         let datagrams = if rng.percent(50) {
@@ -185,6 +199,8 @@ impl Plan {
             faults: faults(&mut rng, options.faults_percent_max),
             heals: rng.percent(50),
             latency_ns: rng.pick(&[500, 5_000, 50_000]),
+            weather_ns: rng.pick(&[0, 50_000, 5_000_000]),
+            freeze_ns_max: rng.pick(&[0, 100_000, 8_000_000]),
             hosts,
         }
     }
@@ -207,6 +223,8 @@ fn host(rng: &mut Rng) -> HostPlan {
         read_chunk_packets: rng.pick(&[1, 3, 16, 64]),
         ack_every_packets: rng.pick(&[1, 16, 32]),
         quantum_packets: rng.pick(&[1, 8, 64]),
+        window_bytes: [(); 2].map(|()| rng.pick(&[1, 10_000, 30_000, 106_496, 106_496])),
+        ack_request_every_packets: rng.pick(&[1, 4, 16, 64]),
         srq: rng.percent(50).then(|| receives(rng, true)),
     }
 }
@@ -232,7 +250,7 @@ fn link(rng: &mut Rng, hosts: usize) -> LinkPlan {
         kind,
         v6: rng.percent(40),
         mtu: rng.pick(&Mtu::ALL),
-        timeout: rng.range_u32(11, 14) as u8,
+        timeout: rng.range_u32(10, 14) as u8,
         flow_label: rng.pick(&[0, 0, 0x12345]),
         traffic_class: rng.pick(&[0, 2, 0x6a]),
         ..Link::default()
@@ -257,9 +275,9 @@ fn link(rng: &mut Rng, hosts: usize) -> LinkPlan {
 }
 
 fn end(rng: &mut Rng, host: usize, mtu: Mtu) -> EndPlan {
-    let budget = rng.pick(&[0, 10, 40, 80]);
+    let budget = rng.pick(&[0, 20, 60, 150]);
     let mtu = mtu.bytes();
-    let count = rng.pick(&[0, 0, 1, 2]);
+    let count = rng.pick(&[0, 0, 1, 2, 4]);
     let incidents = (0..count)
         .map(|_| {
             (
@@ -313,7 +331,7 @@ fn faults(rng: &mut Rng, percent_max: u32) -> FaultPlan {
         corrupt: some(rng),
         reorder: some(rng),
         delay: some(rng),
-        delay_ns_max: rng.pick(&[10_000, 200_000, 2_000_000]),
+        delay_ns_max: rng.pick(&[10_000, 200_000, 2_000_000, 60_000_000]),
         harm_max: 2,
     }
 }

@@ -26,8 +26,9 @@ fn ten_thousand_mixed_operations(loss_percent: u32) {
         read_chunk_packets: 16,
         ack_every_packets: 32,
         quantum_packets: 64,
+        window_bytes: [106_496; 2],
+        ack_request_every_packets: 16,
         srq: None,
-        ..HostPlan::default()
     };
     let end = |host, budget| EndPlan {
         host,
@@ -62,6 +63,8 @@ fn ten_thousand_mixed_operations(loss_percent: u32) {
         faults: FaultPlan::loss_percent(loss_percent),
         heals: false,
         latency_ns: 5000,
+        weather_ns: 0,
+        freeze_ns_max: 0,
     };
     let done = World::new(plan, Options::default()).and_then(|mut world| world.run());
     match done {

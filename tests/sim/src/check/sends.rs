@@ -43,6 +43,16 @@ pub enum Action {
     Marker,
 }
 
+impl Action {
+    /// Needs the key of the peer's target region.
+    const fn uses_target(&self) -> bool {
+        matches!(
+            self,
+            Self::Write { .. } | Self::Read { .. } | Self::AtomicWrite { .. } | Self::Flush { .. }
+        )
+    }
+}
+
 /// A request that must not succeed, and how it may end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fatal {
@@ -91,6 +101,8 @@ pub struct Tolerance {
     pub retry_exceeded: bool,
     /// The queue pair is in error.
     pub flush: bool,
+    /// The peer's region was taken away.
+    pub access: bool,
 }
 
 /// The send queue as an application remembers it.
@@ -201,6 +213,7 @@ impl SendLedger {
             WcStatus::WrFlushErr => self.failed || tolerance.flush,
             _ if self.failed => false,
             WcStatus::RetryExcErr => tolerance.retry_exceeded,
+            WcStatus::RemAccessErr if tolerance.access && posted.action.uses_target() => true,
             status => posted.fatal.is_some_and(|f| f.requester.contains(&status)),
         };
         if allowed {

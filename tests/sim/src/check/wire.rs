@@ -67,6 +67,13 @@ impl WireChecker {
         self.flows.get(&qpn.value()).map_or(0, |f| f.next)
     }
 
+    /// The PSN that a queue pair uses next.
+    #[must_use]
+    pub fn next_psn(&self, qpn: Qpn) -> Option<Psn> {
+        let flow = self.flows.get(&qpn.value())?;
+        Some(flow.start.add(flow.next as u32))
+    }
+
     /// The first violation, if any.
     ///
     /// # Errors
@@ -143,6 +150,10 @@ fn check_answer(sight: &Sight<'_>, asked: &Flow) -> Verdict {
 fn check_request(sight: &Sight<'_>, info: &OpcodeInfo, flow: &mut Flow) -> Verdict {
     let position = flow.position(sight.packet.bth.psn);
     let request = digest(sight, info, flow.mtu);
+    let again = position < flow.next.cast_signed();
+    if sight.frame.retransmit != again {
+        return wrong(sight, "does not say truly whether it was sent before");
+    }
     if position == flow.next.cast_signed() {
         flow.requests.insert(flow.next, request);
         flow.next += request.packets;

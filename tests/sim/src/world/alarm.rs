@@ -9,6 +9,8 @@ pub(crate) enum Alarm {
     Pool(usize),
     /// A broken link takes its next step.
     Link(usize),
+    /// Something happens that no application asked for.
+    Weather,
 }
 
 impl Alarm {
@@ -17,6 +19,7 @@ impl Alarm {
             Self::Send(i) => i as u64,
             Self::Pool(i) => 1 << 32 | i as u64,
             Self::Link(i) => 2 << 32 | i as u64,
+            Self::Weather => 3 << 32,
         }
     }
 
@@ -25,7 +28,8 @@ impl Alarm {
         match token >> 32 {
             0 => Self::Send(index),
             1 => Self::Pool(index),
-            _ => Self::Link(index),
+            2 => Self::Link(index),
+            _ => Self::Weather,
         }
     }
 }

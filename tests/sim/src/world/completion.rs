@@ -69,8 +69,13 @@ impl World {
         let alive = |s: QpState| matches!(s, QpState::Rtr | QpState::Rts | QpState::Sqd);
         let peer = self.ends[index].peer;
         let peer_alive = self.ends[peer].alive && self.state(peer).is_some_and(alive);
+        let revoked = self.ends[index]
+            .link
+            .is_some_and(|l| self.links[l].revoked == Some(peer));
         Tolerance {
-            retry_exceeded: troubled && !peer_alive,
+            // A repeated READ of a region that is gone is dropped without an answer.
+            retry_exceeded: troubled && (!peer_alive || revoked),
+            access: revoked,
             flush: troubled && self.state(index) == Some(QpState::Err),
         }
     }
@@ -373,8 +378,8 @@ impl World {
     fn limit_reached(&mut self, host: HostId) -> Verdict {
         let shared = |p: &&mut super::Pool| p.host == host && p.srq.is_some();
         match self.pools.iter_mut().find(shared) {
-            Some(pool) if pool.limit_armed => {
-                pool.limit_armed = false;
+            Some(pool) if pool.limit != 0 => {
+                pool.limit = 0;
                 Ok(())
             }
             _ => {

@@ -11,6 +11,8 @@ impl World {
     /// Nothing is left to happen: judge what is there, then take everything down.
     pub(crate) fn finish(&mut self) -> Verdict<Report> {
         self.check_quiet()?;
+        self.check_psns()?;
+        self.check_limits()?;
         self.check_memory()?;
         self.tear_down()?;
         self.report.stats = self.fabric.stats();
@@ -43,6 +45,45 @@ impl World {
                     end.sends.outstanding().front(),
                 );
                 return Err(Violation::new(Checker::Quiet, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the engine says of its PSNs is what passed on the wire.
+    fn check_psns(&self) -> Verdict {
+        for (index, end) in self.ends.iter().enumerate() {
+            let Some(next) = self.wire.next_psn(end.qpn) else {
+                continue;
+            };
+            let peer = &self.ends[end.peer];
+            let own = self.query(index)?.sq_psn;
+            let expected = self.query(end.peer)?.rq_psn;
+            if own != next || end.kind == QpType::Rc && expected != next {
+                let what = format!(
+                    "{}: sq_psn {own}, rq_psn of {} {expected}, on the wire {next}",
+                    end.qpn, peer.qpn
+                );
+                return Err(Violation::new(Checker::Wire, what));
+            }
+        }
+        Ok(())
+    }
+
+    fn query(&self, index: usize) -> Verdict<rocebud_objects::QpAttr> {
+        let end = &self.ends[index];
+        let node = &self.fabric.host(end.host).node;
+        Ok(node.query_qp(end.qpn).map_err(refused)?.0)
+    }
+
+    fn check_limits(&self) -> Verdict {
+        for pool in &self.pools {
+            let Some(srq) = pool.srq else { continue };
+            let node = &self.fabric.host(pool.host).node;
+            let limit = node.query_srq(srq).map_err(refused)?.srq_limit;
+            if limit != pool.limit {
+                let what = format!("{srq:?}: limit is {limit}, not {}", pool.limit);
+                return Err(Violation::new(Checker::Events, what));
             }
         }
         Ok(())

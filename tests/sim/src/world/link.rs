@@ -1,12 +1,12 @@
 //! Connections that are set up, broken and set up again.
 
-use rocebud_objects::{AttrMask, QpAttr, QpState, QpType, WcOpcode, WcStatus};
+use rocebud_objects::{Access, AttrMask, QpAttr, QpState, QpType, WcOpcode, WcStatus};
 use rocebud_objects::{Payload, Remote, SendOp};
 use rocebud_wire::RKey;
 
 use super::alarm::Alarm;
 use super::request::{Request, sges};
-use super::{World, refused};
+use super::{World, pd, refused};
 use crate::check::sends::{Action, Fatal, Outcome};
 use crate::plan::Incident;
 use crate::setup::{self, ALL_REMOTE};
@@ -31,6 +31,8 @@ pub(crate) struct LinkState {
     pub(crate) phase: Phase,
     /// Errors are to be expected in this life.
     pub(crate) troubled: bool,
+    /// End whose target region was taken away in this life.
+    pub(crate) revoked: Option<usize>,
     /// Was troubled in any life: what unreliable writes left is anybody's guess.
     pub(crate) ever_troubled: bool,
 }
@@ -41,13 +43,14 @@ impl LinkState {
             ends,
             phase: Phase::Resting,
             troubled: false,
+            revoked: None,
             ever_troubled: false,
         }
     }
 }
 
 /// Longer than any frame can be under way.
-const REST_NS: u64 = 10_000_000;
+const REST_NS: u64 = 200_000_000;
 /// Time that a queue pair in error may take to give everything back.
 const FLUSH_NS: u64 = 1_000_000;
 
@@ -134,6 +137,7 @@ impl World {
         setup::connect(&mut self.fabric, &left, &right, &attr).map_err(refused)?;
         self.links[link].phase = Phase::Up;
         self.links[link].troubled = false;
+        self.links[link].revoked = None;
         Ok(())
     }
 
@@ -206,6 +210,7 @@ impl World {
         for index in self.links[link].ends {
             self.settle_end(index)?;
             self.ends[index].inbox.clear();
+            self.register_target(index);
             if !self.ends[index].alive {
                 self.create_qp(index)?;
             }
@@ -216,6 +221,17 @@ impl World {
             self.set_alarm(delay, Alarm::Send(index));
         }
         Ok(())
+    }
+
+    /// Gives an end's target region a new key if the old one was taken away.
+    fn register_target(&mut self, index: usize) {
+        let end = &mut self.ends[index];
+        let memory = &mut self.fabric.host_mut(end.host).env.memory;
+        if memory.region(end.target_key).is_none() {
+            let span = end.target.span;
+            let access = ALL_REMOTE | Access::LOCAL_WRITE;
+            end.target_key = memory.register(pd(end.host), span, span.addr, access);
+        }
     }
 
     /// Judges the regions of an end that nobody can write any more.
@@ -301,6 +317,16 @@ impl World {
                 self.destroy(index)
             }
             Incident::Drain => self.start_drain(index),
+            Incident::Revoke => {
+                self.trouble(index);
+                if let Some(link) = self.ends[index].link {
+                    self.links[link].revoked = Some(peer);
+                }
+                let (host, key) = (self.ends[peer].host, self.ends[peer].target_key);
+                self.fabric.host_mut(host).env.memory.deregister(key);
+                Ok(())
+            }
+            Incident::BadInvalidate => self.bad_invalidate(index),
             _ => self.bad_request(index, incident),
         }
     }
@@ -380,6 +406,27 @@ impl World {
                 Some((request, TOO_LONG))
             }
         }
+    }
+
+    /// SEND that invalidates the key of an ordinary region: the receiver's fault, by the rules, so
+    /// the sender succeeds and learns of it from what comes after.
+    fn bad_invalidate(&mut self, index: usize) -> Verdict {
+        let end = &self.ends[index];
+        let full = end.sends.outstanding().len() >= end.plan.send_depth as usize;
+        if end.kind != QpType::Rc || full {
+            return Ok(());
+        }
+        let (peer, list) = (end.peer, end.plan.sge_max);
+        let Some(local) = self.source(index, 10, list) else {
+            return Ok(());
+        };
+        let rkey = RKey(self.ends[peer].readonly_key);
+        let op = SendOp::SendInv { rkey };
+        self.post(index, Request::new(op, WcOpcode::Send, Action::Send, local))?;
+        self.ends[index].doomed = true;
+        self.ends[peer].receive_error = Some(WcStatus::RemInvReqErr);
+        self.trouble(index);
+        Ok(())
     }
 
     fn start_drain(&mut self, index: usize) -> Verdict {

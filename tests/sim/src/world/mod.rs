@@ -8,6 +8,7 @@ mod pool;
 mod program;
 mod request;
 mod ring;
+mod weather;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -131,6 +132,7 @@ pub struct World {
     pub(crate) next_qpn: Vec<u32>,
     pub(crate) chaos: Rc<Cell<bool>>,
     pub(crate) closing: bool,
+    pub(crate) weathers: u32,
     pub(crate) report: Report,
     /// When a request was last posted or completed.
     pub(crate) last_progress: Instant,
@@ -157,6 +159,7 @@ impl World {
             next_qpn: Vec::new(),
             chaos,
             closing: false,
+            weathers: 0,
             report: Report::default(),
             last_progress: Instant(0),
             plan,
@@ -188,6 +191,7 @@ impl World {
             let delay = self.rng.below(20_000);
             self.set_alarm(delay, Alarm::Send(end));
         }
+        self.next_weather();
         loop {
             match self.fabric.step(&mut self.wire) {
                 Step::Host(host) => self.poll_host(host)?,
@@ -207,6 +211,7 @@ impl World {
             Alarm::Send(end) => self.send_alarm(end),
             Alarm::Pool(pool) => self.pool_alarm(pool),
             Alarm::Link(link) => self.link_alarm(link),
+            Alarm::Weather => self.weather(),
         }
     }
 
@@ -214,7 +219,7 @@ impl World {
     fn watch(&mut self) -> Verdict {
         self.wire.verdict()?;
         let stats = self.fabric.stats();
-        if stats.steps % CANARY_STEPS == 0 {
+        if stats.steps.is_multiple_of(CANARY_STEPS) {
             self.check_canaries()?;
         }
         if stats.steps > STEPS_MAX {
@@ -268,6 +273,9 @@ impl World {
                 read_chunk_packets: plan.read_chunk_packets,
                 ack_every_packets: plan.ack_every_packets,
                 quantum_packets: plan.quantum_packets,
+                peer_window_bytes: plan.window_bytes[0],
+                read_window_bytes: plan.window_bytes[1],
+                ack_request_every_packets: plan.ack_request_every_packets,
                 ack_timeout_min_ns: 0,
                 ..NodeConfig::default()
             };

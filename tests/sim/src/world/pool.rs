@@ -1,12 +1,13 @@
 //! Receive buffers: of a queue pair, or of a shared receive queue.
 
+use rocebud_engine::SrqMask;
 use rocebud_fabric::{Completed, HostId, Rng, Span, fill, mix};
-use rocebud_objects::{RecvWr, Sge, SrqId, Wc};
+use rocebud_objects::{AsyncEvent, RecvWr, Sge, SrqAttr, SrqId, Wc};
 use rocebud_wire::LKey;
 
-use super::World;
 use super::alarm::Alarm;
 use super::ring::cut;
+use super::{World, refused};
 use crate::check::bytes::LocalModel;
 use crate::check::receives::{Message, PostedReceive, ReceiveLedger, check_grh};
 use crate::plan::ReceivePlan;
@@ -30,7 +31,8 @@ pub(crate) struct Pool {
     pub(crate) capacity: u32,
     /// Receives of the shared queue that a queue pair may have taken with it into RESET.
     pub(crate) lost_max: u32,
-    pub(crate) limit_armed: bool,
+    /// Limit that is armed; 0 = none.
+    pub(crate) limit: u32,
     model: LocalModel,
     key: u32,
     free: Vec<usize>,
@@ -67,7 +69,7 @@ impl World {
             ledger: ReceiveLedger::new(init.srq.is_some()),
             capacity,
             lost_max: 0,
-            limit_armed: false,
+            limit: 0,
             model: LocalModel::new(span, bytes),
             key,
             free: (0..slots as usize).collect(),
@@ -98,6 +100,10 @@ impl World {
         if pool.waiting {
             return Ok(());
         }
+        if pool.rng.percent(5) {
+            self.arm_limit(index)?;
+        }
+        let pool = &mut self.pools[index];
         if pool.rng.percent(pool.plan.late_percent) {
             pool.waiting = true;
             let delay = pool.rng.below(pool.plan.late_ns_max);
@@ -105,6 +111,30 @@ impl World {
             return Ok(());
         }
         self.fill_pool(index)
+    }
+
+    /// Arms the limit of a shared queue.
+    fn arm_limit(&mut self, index: usize) -> Verdict {
+        let pool = &mut self.pools[index];
+        let Some(srq) = pool.srq else { return Ok(()) };
+        let srq_limit = pool.rng.range_u32(1, pool.plan.depth);
+        // An event that waits to be read is of the limit before.
+        let env = &self.fabric.host(pool.host).env;
+        if env
+            .events
+            .iter()
+            .any(|e| matches!(e, AsyncEvent::Srq { .. }))
+        {
+            return Ok(());
+        }
+        pool.limit = srq_limit;
+        let attr = SrqAttr {
+            srq_limit,
+            ..SrqAttr::default()
+        };
+        let node = &mut self.fabric.host_mut(pool.host).node;
+        node.modify_srq(srq, &attr, SrqMask(SrqMask::LIMIT))
+            .map_err(refused)
     }
 
     pub(crate) fn pool_alarm(&mut self, index: usize) -> Verdict {
