@@ -11,7 +11,7 @@ use crate::channel::{self, Received};
 use crate::error::{CtlError, ErrorKind};
 use crate::limits::{ANSWER_WAIT, MESSAGE_BYTES_MAX};
 use crate::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
-use crate::start::{SocketName, Unreachable};
+use crate::start::{SocketName, Unreachable, serves_us};
 use crate::status::StatusReport;
 use crate::{DeviceInfo, PageSet};
 
@@ -100,6 +100,8 @@ impl Client {
                 "the daemon's descriptor could not be received: raise this program's limit of open \
                  files (ulimit -n)",
             ))),
+            // A system's daemon that serves another network namespace is none of ours.
+            (false, _) if name.is_system() && !serves_us(welcome.netns) => Err(Unreachable::Absent),
             (false, _) => Err(Unreachable::Refused(turned_away(&welcome, name))),
         }
     }

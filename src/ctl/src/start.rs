@@ -46,6 +46,11 @@ impl SocketName {
         address.map_err(|error| CtlError::os(&format!("socket name {self}"), error))
     }
 
+    /// The system's.
+    pub(crate) fn is_system(&self) -> bool {
+        *self == Self::Path(SYSTEM_SOCKET.into())
+    }
+
     /// Whether somebody with `uid` may be our daemon there: root, ourselves, or whoever owns the
     /// socket file (only an administrator can have put one into /run, and a name in
     /// ROCEBUD_SOCKET was the user's choice).
@@ -142,11 +147,8 @@ impl Client {
             };
         }
         let system = SocketName::Path(Path::new(SYSTEM_SOCKET).into());
-        let ours = fds::netns_id();
         match Self::connect(&system, role) {
-            Ok(client) if [0, ours].contains(&client.netns()) || ours == 0 => {
-                return Ok(Some(client));
-            }
+            Ok(client) if serves_us(client.netns()) => return Ok(Some(client)),
             Err(Unreachable::Refused(error)) => return Err(error),
             Ok(_) | Err(Unreachable::Absent | Unreachable::Closed) => {}
         }
@@ -167,6 +169,8 @@ impl Client {
                 return Err(Unreachable::Absent);
             }
             Err(Errno::AGAIN) => return Err(Unreachable::Closed),
+            // Who may not even knock is not meant to.
+            Err(Errno::ACCESS) if name.is_system() => return Err(Unreachable::Absent),
             Err(error) => {
                 let error = CtlError::os(&format!("connecting to the daemon at {name}"), error);
                 return Err(Unreachable::Refused(error));
@@ -187,6 +191,12 @@ impl Client {
         }
         Self::greet(socket, role, name)
     }
+}
+
+/// A daemon of the namespace `netns` is ours, as far as can be known.
+pub(crate) fn serves_us(netns: u64) -> bool {
+    let ours = fds::netns_id();
+    netns == ours || netns == 0 || ours == 0
 }
 
 /// Why there is no client.

@@ -30,8 +30,8 @@ pub(crate) struct Client {
     pub(crate) since: Now,
     pub(crate) slots: Vec<ClientSlot>,
     pub(crate) pages: Option<Pages>,
-    /// Has asked for the devices and waits until they have settled.
-    pub(crate) wants_devices: bool,
+    /// Has asked for the devices and waits until they have settled, at most until then.
+    pub(crate) wants_devices: Option<Now>,
     /// The newest device list could not be sent yet.
     pub(crate) behind: bool,
 }
@@ -65,7 +65,7 @@ impl Client {
             since,
             slots: Vec::new(),
             pages: None,
-            wants_devices: false,
+            wants_devices: None,
             behind: false,
         })
     }

@@ -42,6 +42,8 @@ struct Port {
     /// What the speed was asked for, to ask again only after a change.
     asked: Option<(String, u32)>,
     left_out: usize,
+    /// It is up, and an address that it is about to get is missing.
+    waits: bool,
 }
 
 /// All ports.
@@ -109,8 +111,9 @@ impl Devices {
 
     /// When to refresh even if nothing happens: a port's waiting ends.
     pub(crate) fn deadline(&self, now: Now) -> Option<Now> {
-        let waits = self.ports.values().filter(|p| !p.table.is_settled());
-        waits.flat_map(Port::deadlines).filter(|at| *at > now).min()
+        let waiting = self.ports.values().filter(|port| port.waits);
+        let deadlines = waiting.flat_map(Port::deadlines);
+        deadlines.filter(|at| *at > now).min()
     }
 
     /// Things that a person should know.
@@ -162,6 +165,7 @@ impl Port {
             speed_mbps: SPEED_UNKNOWN_MBPS,
             asked: None,
             left_out: 0,
+            waits: false,
         }
     }
 
@@ -187,9 +191,11 @@ impl Port {
 
     fn follow_addresses(&mut self, link: &Link, addresses: &[IpAddr], now: Now, picture: &Picture) {
         self.left_out = self.table.update(addresses);
-        if !addresses.is_empty() && self.has_its_addresses(link, addresses, now, picture) {
+        let complete = self.has_its_addresses(link, addresses, now, picture);
+        if complete && !addresses.is_empty() {
             self.table.settle();
         }
+        self.waits = !complete && self.up_since.is_some() && !self.table.is_settled();
     }
 
     /// The port is up, and no address that it is about to get is missing (or it has waited long

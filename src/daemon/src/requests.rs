@@ -10,6 +10,7 @@ use rocebud_ctl::{CtlError, ErrorKind, channel};
 use rustix::io::Errno;
 
 use crate::clients::{ClientSlot, message_pair, millis};
+use crate::devices::SETTLE_MAX;
 use crate::group::NoSockets;
 use crate::limits::{CLIENTS_MAX, CLIENTS_PER_USER_MAX, REQUESTS_PER_TURN};
 use crate::server::{Events, Server, Token};
@@ -109,9 +110,10 @@ impl Server {
     }
 
     fn answer_devices(&mut self, key: u64) -> Result<(), DropClient> {
-        let settled = self.devices.is_settled(self.now());
+        let now = self.now();
+        let settled = self.devices.is_settled(now);
         let client = self.clients.get_mut(&key).ok_or(DropClient)?;
-        client.wants_devices = true;
+        client.wants_devices = Some(now + SETTLE_MAX);
         if settled {
             self.answer_waiting(key)
         } else {
@@ -122,10 +124,9 @@ impl Server {
     /// Answers a client that waits for the device list.
     pub(crate) fn answer_waiting(&mut self, key: u64) -> Result<(), DropClient> {
         let client = self.clients.get_mut(&key).ok_or(DropClient)?;
-        if !client.wants_devices {
+        if client.wants_devices.take().is_none() {
             return Ok(());
         }
-        client.wants_devices = false;
         let list = self.devices.list().to_vec();
         self.answer(key, &Answer::Devices(list), &[])
             .map_err(|_| DropClient)

@@ -406,6 +406,19 @@ impl Server {
         for key in silent {
             self.drop_client(key);
         }
+        // Interfaces that never come to rest are no reason to leave a program without an answer.
+        let impatient = |c: &&Client| c.wants_devices.is_some_and(|until| until <= now);
+        let impatient: Vec<u64> = self
+            .clients
+            .values()
+            .filter(impatient)
+            .map(|c| c.key)
+            .collect();
+        for key in impatient {
+            if self.answer_waiting(key).is_err() {
+                self.drop_client(key);
+            }
+        }
         if self.leave_at().is_some_and(|at| at <= now) {
             // Whoever connected in the meantime is in the queue.
             self.accept();
@@ -417,10 +430,12 @@ impl Server {
         let silent = self.clients.values().filter(|c| c.role.is_none());
         let greeting = silent.map(|c| c.since + HELLO_WAIT).min();
         let devices = self.devices.deadline(self.now());
+        let waiting = self.clients.values().filter_map(|c| c.wants_devices).min();
         let all = [
             devices,
             self.look_again,
             self.accept_again,
+            waiting,
             greeting,
             self.leave_at(),
         ];

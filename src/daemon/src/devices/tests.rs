@@ -143,6 +143,17 @@ fn without_ipv6_nothing_is_waited_for_at_start() {
 }
 
 #[test]
+fn an_interface_that_has_and_gets_no_address_is_not_waited_for() {
+    let mut world = World::new();
+    world.link(2, "eth0", UP | RUNNING | CARRIER);
+    world.look(0);
+    assert!(world.devices.is_settled(at(0)));
+    // One whose carrier has only just come may still get one.
+    world.link(3, "eth1", UP | CARRIER).look(10);
+    assert!(!world.devices.is_settled(at(10)));
+}
+
+#[test]
 fn an_interface_that_comes_up_gets_a_moment_for_its_link_local_address() {
     let mut world = World::new();
     world.link(2, "eth0", 0).address(2, "10.0.0.1", 0);
