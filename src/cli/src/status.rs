@@ -149,7 +149,10 @@ fn qp(record: &QpRecord, now: u64) -> Option<Qp> {
         sgid: identity.sgid.to_string(),
         dgid: identity.dgid.to_string(),
         counts: counts.filter(|(_, n)| *n > 0).collect(),
-        error: record.error().as_ref().map(event),
+        error: record.error().as_ref().map(|line| Event {
+            text: story::completion(line.arg),
+            ..event(line)
+        }),
         events: record.notes().iter().map(event).collect(),
     })
 }
@@ -216,16 +219,17 @@ fn slots(text: &mut String, report: &StatusReport) {
 
 fn process_text(text: &mut String, process: &Process) {
     let p = &process.status;
-    let ended = p.dead_ms.map(|ms| format!(", ended {} ago", age(ms)));
+    let times = match p.dead_ms {
+        None => format!("connected {} ago", age(p.age_ms)),
+        Some(ms) => format!("ended {} ago after {}", age(ms), age(p.age_ms)),
+    };
     let memory = process.memory.map(|m| format!(", memory by {m}"));
     let _ = writeln!(
         text,
-        "Process {} ({}), user {}, connected {} ago{}{}",
+        "Process {} ({}), user {}, {times}{}",
         p.pid,
         p.command,
         p.uid,
-        age(p.age_ms),
-        ended.unwrap_or_default(),
         memory.unwrap_or_default()
     );
     if let Some(hidden) = &process.hidden {
