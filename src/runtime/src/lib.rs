@@ -26,6 +26,7 @@ mod sync;
 #[allow(unsafe_code, reason = "system calls; one operation a block")]
 mod sys;
 mod tx;
+mod window;
 
 pub use objects::PostError;
 pub use rocebud_engine::SrqMask;

@@ -17,6 +17,7 @@ use rocebud_wire::icrc;
 use crate::env::World;
 use crate::hooks::{Direction, Hooks, Verdict};
 use crate::sys::PageBuf;
+use crate::window::{Run, Windows};
 
 /// Bytes of packets prepared before they are given to the link. Small enough to stay in the
 /// second-level cache between filling and sending.
@@ -65,6 +66,7 @@ pub(crate) struct Tx {
     staging: PageBuf,
     used: usize,
     batches: Vec<Batch>,
+    windows: Windows,
 }
 
 impl Tx {
@@ -73,6 +75,7 @@ impl Tx {
             staging: PageBuf::new(STAGING_BYTES),
             used: 0,
             batches: Vec::with_capacity(BATCHES_MAX),
+            windows: Windows::default(),
         }
     }
 
@@ -121,6 +124,7 @@ impl Tx {
         world: &mut World<'_>,
     ) -> usize {
         let mut packets = 0;
+        let mut run: Option<Run> = None;
         while self.used + FRAME_BYTES_MAX <= self.staging.len() && self.batches.len() < BATCHES_MAX
         {
             let room = &mut self.staging[self.used..];
@@ -128,6 +132,11 @@ impl Tx {
                 break;
             };
             packets += 1;
+            if !run.as_mut().is_some_and(|r| r.takes(&out))
+                && let Some(ended) = run.replace(Run::new(&out))
+            {
+                self.windows.sent(node, &ended, world.now.0);
+            }
             world.add_to_qp(out.src_qp, QpCount::SentPkts);
             if out.retransmit {
                 world.add_to_qp(out.src_qp, QpCount::Retransmits);
@@ -137,6 +146,9 @@ impl Tx {
                 continue;
             }
             self.append(&out, link);
+        }
+        if let Some(ended) = run {
+            self.windows.sent(node, &ended, world.now.0);
         }
         packets
     }

@@ -1,0 +1,135 @@
+//! How much a peer process takes at once, learnt from what gets lost.
+//!
+//! The buffer that overflows is the peer's, its size is not on the wire, and the engine starts
+//! from what an unprivileged socket has by default. A peer that loses nothing is trusted with
+//! more, step by step; one that loses something gets less at once, but never less than the start.
+
+use std::collections::HashMap;
+
+use rocebud_engine::{Node, Transmit};
+use rocebud_wire::Gid;
+
+/// Most bytes in flight towards one process: about 128 full packets, beyond which throughput did
+/// not grow.
+const WINDOW_MAX: u32 = 640 * 1024;
+
+/// Windows sent without a loss before the next step up.
+const CLEAN_WINDOWS: u64 = 8;
+
+/// Losses closer together than this are one.
+const ONE_LOSS_NS: u64 = 10_000_000;
+
+/// Peers remembered; a stranger beyond them starts with the default again.
+const PEERS_MAX: usize = 1024;
+
+type Key = (Gid, u16);
+
+#[derive(Debug, Default)]
+pub(crate) struct Windows {
+    peers: HashMap<Key, Peer>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    window: u32,
+    clean: u64,
+    lost_ns: u64,
+}
+
+impl Windows {
+    /// A run of packets leaves.
+    pub(crate) fn sent(&mut self, node: &mut Node, run: &Run, now_ns: u64) {
+        let start = node.config().peer_window_bytes;
+        if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&run.key) {
+            return;
+        }
+        let peer = self.peers.entry(run.key).or_insert(Peer {
+            window: start,
+            clean: 0,
+            lost_ns: 0,
+        });
+        let before = peer.window;
+        if run.again {
+            peer.clean = 0;
+            if now_ns.saturating_sub(peer.lost_ns) > ONE_LOSS_NS {
+                peer.lost_ns = now_ns;
+                peer.window = (peer.window / 2).max(start);
+            }
+        } else {
+            peer.clean += run.bytes;
+            if peer.clean > u64::from(peer.window) * CLEAN_WINDOWS {
+                peer.clean = 0;
+                peer.window = (peer.window + peer.window / 2).min(WINDOW_MAX.max(start));
+            }
+        }
+        if peer.window != before {
+            let (gid, slot) = run.key;
+            node.set_peer_window(gid, slot, peer.window);
+        }
+    }
+}
+
+/// Packets in a row to one process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    key: Key,
+    bytes: u64,
+    again: bool,
+}
+
+impl Run {
+    pub(crate) fn new(out: &Transmit) -> Self {
+        Self {
+            key: (out.path.dgid, out.dest_qp.slot()),
+            bytes: out.len as u64,
+            again: out.retransmit,
+        }
+    }
+
+    /// Takes a packet in, or tells that it begins another run.
+    pub(crate) fn takes(&mut self, out: &Transmit) -> bool {
+        if self.key != (out.path.dgid, out.dest_qp.slot()) {
+            return false;
+        }
+        self.bytes += out.len as u64;
+        self.again |= out.retransmit;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rocebud_engine::NodeConfig;
+
+    use super::*;
+
+    fn run(bytes: u64, again: bool) -> Run {
+        Run {
+            key: (Gid::from_v4([10, 0, 0, 1]), 3),
+            bytes,
+            again,
+        }
+    }
+
+    fn window(windows: &Windows) -> u32 {
+        windows.peers.values().next().unwrap().window
+    }
+
+    #[test]
+    fn what_arrives_opens_the_window_and_a_loss_closes_it_again() {
+        let mut node = Node::new(NodeConfig::default());
+        let start = node.config().peer_window_bytes;
+        let mut windows = Windows::default();
+        for _ in 0..100 {
+            windows.sent(&mut node, &run(1_000_000, false), 1);
+        }
+        assert_eq!(window(&windows), WINDOW_MAX);
+        windows.sent(&mut node, &run(1000, true), ONE_LOSS_NS * 2);
+        windows.sent(&mut node, &run(1000, true), ONE_LOSS_NS * 2 + 1);
+        assert_eq!(window(&windows), WINDOW_MAX / 2, "one loss, not two");
+        for n in 4..20 {
+            windows.sent(&mut node, &run(1000, true), ONE_LOSS_NS * n * 2);
+        }
+        assert_eq!(window(&windows), start);
+    }
+}
