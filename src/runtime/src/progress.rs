@@ -21,7 +21,7 @@ use crate::sys;
 
 /// A slice of watching. Short enough that a program that stopped polling does not wait long, long
 /// enough that waking up costs a polling program nothing that shows.
-const SLICE_NS: u64 = 60_000;
+const SLICE_NS: u64 = 90_000;
 
 /// A poll that found nothing is followed by the next within this time if the program spins.
 const SPINNING_NS: u64 = 50_000;
@@ -34,7 +34,7 @@ const GRACE_NS: u64 = 10_000;
 const IDLE_SLICES_MAX: u32 = 32;
 
 /// Polls in vain from one probing yield to the next.
-const YIELD_EVERY: u64 = 8;
+const YIELD_EVERY: u64 = 16;
 
 /// A yield that takes longer than this ran somebody else.
 const SWITCH_NS: u64 = 1_200;
