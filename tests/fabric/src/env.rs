@@ -103,6 +103,42 @@ impl HostEnv {
         self.counters[counter as usize]
     }
 
+    /// A local range that is about to be touched.
+    fn touch_local(
+        &self,
+        pd: PdId,
+        lkey: LKey,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<u64, LocalFault> {
+        let at = self.memory.local(pd, lkey.0, addr, len, write)?;
+        if self.is_unmapped(lkey.0) {
+            return Err(LocalFault::Page);
+        }
+        Ok(at)
+    }
+
+    /// A remote range that is about to be touched.
+    fn touch_remote(
+        &self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<u64, RemoteFault> {
+        let at = self.memory.remote(scope, rkey.0, va, len, need)?;
+        if self.is_unmapped(rkey.0) {
+            return Err(RemoteFault::Page);
+        }
+        Ok(at)
+    }
+
+    fn is_unmapped(&self, key: u32) -> bool {
+        self.memory.region(key).is_some_and(|r| r.unmapped)
+    }
+
     /// Copies to the arena. `key` is known to cover the range.
     fn store(&mut self, key: u32, at: u64, src: &[u8]) {
         self.memory.poke(at, src.len() as u64).copy_from_slice(src);
@@ -155,7 +191,7 @@ impl Env for HostEnv {
         dst: &mut [u8],
     ) -> Result<(), LocalFault> {
         let len = dst.len() as u64;
-        let at = self.memory.local(pd, lkey.0, addr, len, false)?;
+        let at = self.touch_local(pd, lkey, addr, len, false)?;
         dst.copy_from_slice(self.memory.peek(at, len));
         Ok(())
     }
@@ -167,9 +203,7 @@ impl Env for HostEnv {
         addr: u64,
         src: &[u8],
     ) -> Result<(), LocalFault> {
-        let at = self
-            .memory
-            .local(pd, lkey.0, addr, src.len() as u64, true)?;
+        let at = self.touch_local(pd, lkey, addr, src.len() as u64, true)?;
         self.store(lkey.0, at, src);
         Ok(())
     }
@@ -182,9 +216,7 @@ impl Env for HostEnv {
         dst: &mut [u8],
     ) -> Result<(), RemoteFault> {
         let len = dst.len() as u64;
-        let at = self
-            .memory
-            .remote(scope, rkey.0, va, len, Access::REMOTE_READ)?;
+        let at = self.touch_remote(scope, rkey, va, len, Access::REMOTE_READ)?;
         dst.copy_from_slice(self.memory.peek(at, len));
         Ok(())
     }
@@ -197,9 +229,7 @@ impl Env for HostEnv {
         src: &[u8],
     ) -> Result<(), RemoteFault> {
         let need = Access::REMOTE_WRITE;
-        let at = self
-            .memory
-            .remote(scope, rkey.0, va, src.len() as u64, need)?;
+        let at = self.touch_remote(scope, rkey, va, src.len() as u64, need)?;
         self.store(rkey.0, at, src);
         Ok(())
     }
@@ -211,9 +241,7 @@ impl Env for HostEnv {
         va: u64,
         op: AtomicOp,
     ) -> Result<u64, RemoteFault> {
-        let at = self
-            .memory
-            .remote(scope, rkey.0, va, 8, Access::REMOTE_ATOMIC)?;
+        let at = self.touch_remote(scope, rkey, va, 8, Access::REMOTE_ATOMIC)?;
         let mut word = [0; 8];
         word.copy_from_slice(self.memory.peek(at, 8));
         let old = u64::from_ne_bytes(word);
@@ -256,7 +284,7 @@ impl Env for HostEnv {
         );
         let iova = self.memory.region(rkey.0).map_or(0, |r| r.iova);
         let (from, bytes) = if whole_region { (iova, 0) } else { (va, len) };
-        self.memory.remote(scope, rkey.0, from, bytes, need)?;
+        self.touch_remote(scope, rkey, from, bytes, need)?;
         self.flushes.push(Flushed {
             qpn: scope.qpn,
             rkey,

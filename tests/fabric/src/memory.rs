@@ -41,6 +41,8 @@ pub struct Region {
     pub bound_to: Option<Qpn>,
     /// May be invalidated by the peer or by LOCAL_INV.
     pub invalidatable: bool,
+    /// The pages behind it are gone: checks pass, accesses fault.
+    pub unmapped: bool,
 }
 
 /// The arena and the key table.
@@ -104,6 +106,7 @@ impl Memory {
             access,
             bound_to: None,
             invalidatable: false,
+            unmapped: false,
         };
         self.regions.insert(key, region);
         key
@@ -128,6 +131,13 @@ impl Memory {
     /// Takes a key away; true if it was there.
     pub fn deregister(&mut self, key: u32) -> bool {
         self.regions.remove(&key).is_some()
+    }
+
+    /// Takes the pages behind a key away, or gives them back.
+    pub fn set_unmapped(&mut self, key: u32, unmapped: bool) {
+        if let Some(region) = self.regions.get_mut(&key) {
+            region.unmapped = unmapped;
+        }
     }
 
     /// The region behind a key.

@@ -32,6 +32,8 @@ pub struct PairConfig {
     pub send_depth: u32,
     /// Bytes of each region.
     pub region: u64,
+    /// Entries of each host's completion queue.
+    pub cqe: usize,
 }
 
 impl Default for PairConfig {
@@ -45,6 +47,7 @@ impl Default for PairConfig {
             access: ALL_REMOTE,
             send_depth: 128,
             region: 1 << 16,
+            cqe: 1 << 20,
         }
     }
 }
@@ -201,7 +204,8 @@ impl Pair {
         }
     }
 
-    fn collect(&mut self) {
+    /// Takes completions and events.
+    pub fn collect(&mut self) {
         for end in &mut self.ends {
             let env = &mut self.fabric.host_mut(end.host).env;
             while let Some(done) = env.poll_cq(CQ) {
@@ -365,7 +369,7 @@ fn station(fabric: &mut Fabric, n: usize, config: &PairConfig) -> Station {
         },
     });
     let it = fabric.host_mut(host);
-    it.env.create_cq(CQ, 1 << 20);
+    it.env.create_cq(CQ, config.cqe);
     let region = it.env.memory.allocate(config.region, 8);
     fill(n as u64, 0, it.env.memory.poke(region.addr, region.len));
     let access = ALL_REMOTE | Access::LOCAL_WRITE;

@@ -66,6 +66,8 @@ pub struct HostPlan {
     pub window_bytes: [u32; 2],
     /// Inside a message an ACK is asked for so often.
     pub ack_request_every_packets: u32,
+    /// Nanoseconds that a byte takes on the link, times 1024.
+    pub byte_ns_per_1024: u64,
     /// Shared receive queue.
     pub srq: Option<ReceivePlan>,
 }
@@ -158,11 +160,13 @@ pub enum Incident {
     Drain,
     /// Peer's region deregistered under the traffic.
     Revoke,
+    /// Pages of the peer's region unmapped under the traffic.
+    Unmap,
     /// SEND that invalidates a key which cannot be invalidated.
     BadInvalidate,
 }
 
-const INCIDENTS: [Incident; 13] = [
+const INCIDENTS: [Incident; 14] = [
     Incident::BadRkey,
     Incident::OutOfBounds,
     Incident::NoPermission,
@@ -175,6 +179,7 @@ const INCIDENTS: [Incident; 13] = [
     Incident::Destroy,
     Incident::Drain,
     Incident::Revoke,
+    Incident::Unmap,
     Incident::BadInvalidate,
 ];
 
@@ -225,6 +230,8 @@ fn host(rng: &mut Rng) -> HostPlan {
         quantum_packets: rng.pick(&[1, 8, 64]),
         window_bytes: [(); 2].map(|()| rng.pick(&[1, 10_000, 30_000, 106_496, 106_496])),
         ack_request_every_packets: rng.pick(&[1, 4, 16, 64]),
+        // 100, 10 and 1 Gbit/s.
+        byte_ns_per_1024: rng.pick(&[80, 80, 800, 8000]),
         srq: rng.percent(50).then(|| receives(rng, true)),
     }
 }

@@ -6,7 +6,8 @@ use rocebud_fabric::{
     Chaos, FaultPlan, IdRule, Ratio, Rng, Sight, Verdict, every_nth, fill, the_nth,
 };
 use rocebud_objects::{
-    Access, Payload, QpState, Remote, SendFlags, SendOp, Sge, SgeList, WcStatus,
+    Access, AsyncEvent, EventKind, Payload, QpState, Remote, SendFlags, SendOp, Sge, SgeList,
+    WcStatus,
 };
 use rocebud_sim::pair::{Pair, PairConfig};
 use rocebud_sim::setup::{ALL_REMOTE, Link};
@@ -28,6 +29,7 @@ fn ten_thousand_mixed_operations(loss_percent: u32) {
         quantum_packets: 64,
         window_bytes: [106_496; 2],
         ack_request_every_packets: 16,
+        byte_ns_per_1024: 80,
         srq: None,
     };
     let end = |host, budget| EndPlan {
@@ -571,4 +573,27 @@ fn a_remote_address_beside_the_region_is_refused() {
     pair.drive();
     assert_eq!(pair.statuses(0), [(1, WcStatus::RemAccessErr)]);
     assert_eq!(pair.bytes(1, 0, pair.config.region), before);
+}
+
+#[test]
+fn a_completion_queue_that_overruns_takes_its_queue_pairs_down_and_loses_nothing_silently() {
+    let mut pair = Pair::new(PairConfig {
+        cqe: 3,
+        ..PairConfig::default()
+    });
+    for n in 0..4 {
+        let remote = pair.remote(0);
+        pair.post(n, SendOp::Write { remote }, NONE, 0, 10);
+    }
+    // Nobody polls meanwhile.
+    while pair.fabric.step(&mut ()) != rocebud_fabric::Step::Idle {}
+    pair.collect();
+    let expected: Vec<_> = (0..3).map(|n| (n, SUCCESS)).collect();
+    assert_eq!(pair.statuses(0), expected);
+    let qpn = pair.ends[0].qpns[0];
+    let state = pair.fabric.host(pair.ends[0].host).node.qp_state(qpn);
+    assert_eq!(state, Some(QpState::Err));
+    let kind = EventKind::QpFatal;
+    let fatal = |e: &&AsyncEvent| **e == AsyncEvent::Qp { qpn, kind };
+    assert_eq!(pair.ends[0].events.iter().filter(fatal).count(), 1);
 }

@@ -101,8 +101,8 @@ pub struct Tolerance {
     pub retry_exceeded: bool,
     /// The queue pair is in error.
     pub flush: bool,
-    /// The peer's region was taken away.
-    pub access: bool,
+    /// The peer's region was taken away: how its use ends.
+    pub access: Option<WcStatus>,
 }
 
 /// The send queue as an application remembers it.
@@ -213,7 +213,7 @@ impl SendLedger {
             WcStatus::WrFlushErr => self.failed || tolerance.flush,
             _ if self.failed => false,
             WcStatus::RetryExcErr => tolerance.retry_exceeded,
-            WcStatus::RemAccessErr if tolerance.access && posted.action.uses_target() => true,
+            status if tolerance.access == Some(status) => posted.action.uses_target(),
             status => posted.fatal.is_some_and(|f| f.requester.contains(&status)),
         };
         if allowed {

@@ -71,12 +71,14 @@ impl World {
         let peer_alive = self.ends[peer].alive && self.state(peer).is_some_and(alive);
         let revoked = self.ends[index]
             .link
-            .is_some_and(|l| self.links[l].revoked == Some(peer));
+            .and_then(|l| self.links[l].revoked)
+            .filter(|r| r.0 == peer)
+            .map(|r| r.1);
         Tolerance {
             // A repeated READ of a region that is gone is dropped without an answer.
-            retry_exceeded: troubled && (!peer_alive || revoked),
+            retry_exceeded: troubled && (!peer_alive || revoked.is_some()),
             access: revoked,
-            flush: troubled && self.state(index) == Some(QpState::Err),
+            flush: troubled && matches!(self.state(index), Some(QpState::Err | QpState::Sqe)),
         }
     }
 

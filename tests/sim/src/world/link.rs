@@ -31,8 +31,8 @@ pub(crate) struct LinkState {
     pub(crate) phase: Phase,
     /// Errors are to be expected in this life.
     pub(crate) troubled: bool,
-    /// End whose target region was taken away in this life.
-    pub(crate) revoked: Option<usize>,
+    /// End whose target region was taken away in this life, and how its use ends.
+    pub(crate) revoked: Option<(usize, WcStatus)>,
     /// Was troubled in any life: what unreliable writes left is anybody's guess.
     pub(crate) ever_troubled: bool,
 }
@@ -227,6 +227,7 @@ impl World {
     fn register_target(&mut self, index: usize) {
         let end = &mut self.ends[index];
         let memory = &mut self.fabric.host_mut(end.host).env.memory;
+        memory.set_unmapped(end.target_key, false);
         if memory.region(end.target_key).is_none() {
             let span = end.target.span;
             let access = ALL_REMOTE | Access::LOCAL_WRITE;
@@ -317,13 +318,9 @@ impl World {
                 self.destroy(index)
             }
             Incident::Drain => self.start_drain(index),
-            Incident::Revoke => {
+            Incident::Revoke | Incident::Unmap => {
                 self.trouble(index);
-                if let Some(link) = self.ends[index].link {
-                    self.links[link].revoked = Some(peer);
-                }
-                let (host, key) = (self.ends[peer].host, self.ends[peer].target_key);
-                self.fabric.host_mut(host).env.memory.deregister(key);
+                self.take_away(index, incident);
                 Ok(())
             }
             Incident::BadInvalidate => self.bad_invalidate(index),
@@ -335,7 +332,8 @@ impl World {
     fn bad_request(&mut self, index: usize, incident: Incident) -> Verdict {
         let end = &self.ends[index];
         let full = end.sends.outstanding().len() >= end.plan.send_depth as usize;
-        if end.kind != QpType::Rc || full {
+        let possible = end.kind == QpType::Rc || incident == Incident::BadLkey;
+        if !possible || full {
             return Ok(());
         }
         let Some((mut request, fatal)) = self.bad_request_of(index, incident) else {
@@ -405,6 +403,23 @@ impl World {
                 let request = Request::new(SendOp::Send, WcOpcode::Send, Action::Send, local);
                 Some((request, TOO_LONG))
             }
+        }
+    }
+
+    /// The peer's region goes away under the traffic.
+    fn take_away(&mut self, index: usize, incident: Incident) {
+        let peer = self.ends[index].peer;
+        let (host, key) = (self.ends[peer].host, self.ends[peer].target_key);
+        let memory = &mut self.fabric.host_mut(host).env.memory;
+        let status = if incident == Incident::Unmap {
+            memory.set_unmapped(key, true);
+            WcStatus::RemOpErr
+        } else {
+            memory.deregister(key);
+            WcStatus::RemAccessErr
+        };
+        if let Some(link) = self.ends[index].link {
+            self.links[link].revoked = Some((peer, status));
         }
     }
 

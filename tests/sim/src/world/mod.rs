@@ -284,7 +284,7 @@ impl World {
                 v6,
                 id_rule: plan.id_rule,
                 batch_max: plan.batch_max,
-                byte_ns_per_1024: 80,
+                byte_ns_per_1024: plan.byte_ns_per_1024,
                 node,
             });
             for cq in 0..CQS {
