@@ -144,8 +144,10 @@ pub enum Incident {
     NoPermission,
     /// Atomic on an address that is no multiple of eight.
     Misaligned,
-    /// SEND from a key that nobody has.
+    /// SEND from, or READ to, a key that nobody has.
     BadLkey,
+    /// LOCAL_INV of an ordinary region.
+    BadLocalInv,
     /// SEND longer than the peer's receive.
     TooLong,
     /// Own queue pair to ERR.
@@ -166,12 +168,13 @@ pub enum Incident {
     BadInvalidate,
 }
 
-const INCIDENTS: [Incident; 14] = [
+const INCIDENTS: [Incident; 15] = [
     Incident::BadRkey,
     Incident::OutOfBounds,
     Incident::NoPermission,
     Incident::Misaligned,
     Incident::BadLkey,
+    Incident::BadLocalInv,
     Incident::TooLong,
     Incident::OwnError,
     Incident::PeerError,

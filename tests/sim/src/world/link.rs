@@ -5,7 +5,7 @@ use rocebud_objects::{Payload, Remote, SendOp};
 use rocebud_wire::RKey;
 
 use super::alarm::Alarm;
-use super::request::{Request, sges};
+use super::request::{Local, Request, sges};
 use super::{World, pd, refused};
 use crate::check::sends::{Action, Fatal, Outcome};
 use crate::plan::Incident;
@@ -65,6 +65,10 @@ const REM_INVALID: Fatal = Fatal {
 const TOO_LONG: Fatal = Fatal {
     requester: &[WcStatus::RemInvReqErr],
     receiver: Some(WcStatus::LocLenErr),
+};
+const LOC_QP_OP: Fatal = Fatal {
+    requester: &[WcStatus::LocQpOpErr],
+    receiver: None,
 };
 const LOC_PROT: Fatal = Fatal {
     requester: &[WcStatus::LocProtErr],
@@ -392,11 +396,25 @@ impl World {
                 Some((request, REM_INVALID))
             }
             Incident::BadLkey => {
-                let mut local = self.source(index, most.min(64), 1)?;
                 let key = self.fabric.host_mut(own_host).env.memory.unused_key();
+                let len = self.ends[index].rng.range_u32(1, most);
+                let mut local = self.source(index, len, 1)?;
                 local.payload = Payload::Sges(sges(&local.pieces, key));
-                let request = Request::new(SendOp::Send, WcOpcode::Send, Action::Send, local);
+                let read = self.ends[index].kind == QpType::Rc && self.ends[index].rng.percent(40);
+                let request = if read {
+                    let remote = remote(span.addr, key);
+                    Request::new(SendOp::Read { remote }, WcOpcode::RdmaRead, write, local)
+                } else {
+                    Request::new(SendOp::Send, WcOpcode::Send, Action::Send, local)
+                };
                 Some((request, LOC_PROT))
+            }
+            Incident::BadLocalInv => {
+                let key = self.ends[index].local_key;
+                let op = SendOp::LocalInv { rkey: RKey(key) };
+                let action = Action::LocalInv { key };
+                let request = Request::new(op, WcOpcode::LocalInv, action, Local::none());
+                Some((request, LOC_QP_OP))
             }
             _ => {
                 let local = self.source(index, room + 1, list)?;
