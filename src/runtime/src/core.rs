@@ -131,6 +131,7 @@ impl Core {
     /// Receives, runs timers that are due, sends: a bounded amount of each. With `enough` after
     /// receiving, the rest is left to the next turn.
     pub(crate) fn turn(&mut self, shared: &Shared, enough: impl FnOnce() -> bool) -> Turn {
+        self.hooks.attend(shared.pages.control());
         let mut guard = None;
         let mut received = self.receive(shared, &mut guard);
         if received != 0 && enough() {

@@ -13,6 +13,7 @@
 //! fit). A rule drops what all of its words fit. Numbers are decimal or 0x…. `seed=N` makes the
 //! dice repeat.
 
+use rocebud_ctl::page::Control;
 use rocebud_wire::{Bth, Opcode, Packet, Qpn};
 
 use crate::log::{self, Level};
@@ -39,12 +40,16 @@ pub enum Verdict {
 pub trait Hook: Send {
     /// One packet. The ICRC of one that leaves is not there yet.
     fn packet(&mut self, direction: Direction, packet: &Packet<'_>) -> Verdict;
+
+    /// The daemon wants tracing on or off, or has other fault rules.
+    fn control(&mut self, _control: Control) {}
 }
 
 /// The hooks of the process.
 #[derive(Default)]
 pub(crate) struct Hooks {
     list: Vec<Box<dyn Hook>>,
+    control: Control,
 }
 
 impl Hooks {
@@ -63,6 +68,18 @@ impl Hooks {
             }
         }
         hooks
+    }
+
+    /// What the daemon asks for now; told once a turn. Nothing follows from a change yet but that
+    /// hooks hear of it.
+    #[inline]
+    pub(crate) fn attend(&mut self, control: Control) {
+        if control != self.control {
+            self.control = control;
+            for hook in &mut self.list {
+                hook.control(control);
+            }
+        }
     }
 
     #[inline]

@@ -1,10 +1,10 @@
 //! Devices as the daemon describes them, and what their changes mean.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 
 use rocebud_ctl::DeviceInfo;
 use rocebud_objects::{AhAttr, Errno, EventKind, Misuse, Path};
-use rocebud_wire::Gid;
+use rocebud_wire::{Gid, UDP_PORT};
 
 /// Hop limit of paths whose address vector names none (or one hop, the default of many programs):
 /// what Linux puts on its own packets.
@@ -64,6 +64,30 @@ fn check_pair(sgid: Gid, dgid: Gid) -> Result<(), Misuse> {
             "address vector: own GID and destination GID are of different address families; choose \
              another GID index on one side",
         )),
+    }
+}
+
+/// Asks the system for a route, without sending anything.
+///
+/// # Errors
+/// ENETUNREACH, EHOSTUNREACH. Anything else is no verdict.
+pub(crate) fn check_route(path: &Path) -> Result<(), Misuse> {
+    let scope = |gid: Gid| if gid.is_link_local() { path.ifindex } else { 0 };
+    let address = |gid: Gid, port| match gid.ip() {
+        IpAddr::V4(ip) => SocketAddr::from((ip, port)),
+        IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope(gid))),
+    };
+    let asked = UdpSocket::bind(address(path.sgid, 0))
+        .and_then(|socket| socket.connect(address(path.dgid, UDP_PORT)));
+    match asked.err().and_then(|error| error.raw_os_error()) {
+        Some(errno) if [Errno::ENETUNREACH.0, Errno::EHOSTUNREACH.0].contains(&errno) => {
+            Err(Misuse::new(
+                Errno(errno),
+                "address vector: this machine has no route from the own GID's address to the \
+                 destination's; check both addresses and `ip route get`",
+            ))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -11,10 +11,12 @@
 //! turns out right.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::core::Core;
+use crate::log::{self, Level};
 use crate::runtime::Runtime;
 use crate::sync::lock;
 use crate::sys;
@@ -45,6 +47,9 @@ const CROWDED_POLLS: u32 = 64;
 /// Bounds of standing by in spite of polls.
 const STAND_BY_MIN_NS: u64 = 2_000_000;
 const STAND_BY_MAX_NS: u64 = 200_000_000;
+
+/// Internal errors after which the runtime gives up.
+const PANICS_MAX: u32 = 10;
 
 /// No timer is armed.
 const NEVER: u64 = u64::MAX;
@@ -213,6 +218,7 @@ struct Thread<'a> {
     stand_by_ns: u64,
     /// Slices in a row without a poll.
     idle_slices: u32,
+    panics: u32,
 }
 
 /// What a sleep ended with.
@@ -232,14 +238,30 @@ impl<'a> Thread<'a> {
             stand_by_until_ns: 0,
             stand_by_ns: STAND_BY_MIN_NS,
             idle_slices: 0,
+            panics: 0,
         }
     }
 
     fn run(&mut self) {
         let mut watch = false;
         while !self.runtime.is_dead() {
-            watch = if watch { self.watch() } else { self.stand_by() };
+            let step = AssertUnwindSafe(|| if watch { self.watch() } else { self.stand_by() });
+            watch = catch_unwind(step).unwrap_or_else(|_| self.panicked());
         }
+    }
+
+    /// A bug of ours. Going on gives the program errors and timeouts; ending the thread would give
+    /// it silence.
+    fn panicked(&mut self) -> bool {
+        log::line(
+            Level::Error,
+            format_args!("internal error in the progress thread (please report it)"),
+        );
+        self.panics += 1;
+        if self.panics > PANICS_MAX {
+            self.runtime.die();
+        }
+        false
     }
 
     /// One slice beside a program that polls. Returns whether to watch on.

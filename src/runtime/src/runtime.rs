@@ -9,14 +9,15 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
+use rocebud_ctl::fds;
 use rocebud_ctl::page::Fact;
 use rocebud_ctl::{Client, CtlError, DeviceInfo, Notice};
-use rocebud_objects::{AttrMask, Counter, Errno, EventKind, Misuse, PdId, QpAttr, QpState};
+use rocebud_objects::{AttrMask, Counter, Errno, EventKind, Misuse, Path, PdId, QpAttr, QpState};
 
 use crate::context::{ContextShared, Element};
 use crate::core::{Core, Shared};
 use crate::cq::Cq;
-use crate::keys::KeyTable;
+use crate::keys::{KeyTable, Region};
 use crate::log::{self, Level};
 use crate::progress::{self, Progress};
 use crate::sync::{lock, read, try_lock, write};
@@ -164,6 +165,47 @@ impl Runtime {
         &self.shared.keys
     }
 
+    /// Registers memory.
+    ///
+    /// # Errors
+    /// ENOMEM: too many regions.
+    pub fn register(&self, region: Region) -> Result<u32, Misuse> {
+        let key = self.shared.keys.insert(region)?;
+        self.state_regions();
+        Ok(key)
+    }
+
+    /// Deregisters memory: when this returns, nothing uses it any more. False if it was done.
+    pub fn deregister(&self, key: u32) -> bool {
+        let was = self.shared.keys.remove(key).is_some();
+        self.state_regions();
+        was
+    }
+
+    /// Deregisters all memory of a protection domain.
+    pub fn deregister_pd(&self, pd: PdId) {
+        self.shared.keys.remove_pd(pd);
+        self.state_regions();
+    }
+
+    fn state_regions(&self) {
+        let count = self.shared.keys.len() as u64;
+        let fact = self.shared.pages.fact(Fact::Mrs);
+        fact.store(count, Ordering::Relaxed);
+    }
+
+    /// Tells whether the machine has a route for a path, where it can be told: in the daemon's
+    /// network namespace.
+    ///
+    /// # Errors
+    /// ENETUNREACH, EHOSTUNREACH.
+    pub fn check_route(&self, path: &Path) -> Result<(), Misuse> {
+        if path.dgid.is_multicast() || fds::netns_id() != self.client.netns() {
+            return Ok(());
+        }
+        ports::check_route(path)
+    }
+
     /// A fresh protection domain.
     pub fn next_pd(&self) -> PdId {
         PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
@@ -278,7 +320,10 @@ impl Runtime {
 
     /// The daemon went away. Sockets close at once; queue pairs go to ERR, which flushes what is
     /// posted and wakes who waits; contexts hear DEVICE_FATAL; later calls fail.
-    fn die(&self) {
+    pub(crate) fn die(&self) {
+        if self.is_dead() {
+            return;
+        }
         log::line(Level::Error, format_args!("{}", CtlError::gone()));
         let closing = std::mem::take(&mut *lock(&self.sockets));
         let fds = closing.receive.iter().chain(&closing.forwards);

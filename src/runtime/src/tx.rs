@@ -7,17 +7,20 @@
 
 use std::net::IpAddr;
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
-use rocebud_ctl::page::QpCount;
+use rocebud_ctl::page::{Fact, QpCount};
 use rocebud_engine::{Node, Transmit, limits::FRAME_BYTES_MAX};
+use rocebud_nic::udp::UdpLink;
 use rocebud_nic::{IdRule, PacketIo, TxBatch};
 use rocebud_objects::Counter;
 use rocebud_wire::icrc;
 
 use crate::env::World;
 use crate::hooks::{Direction, Hooks, Verdict};
+use crate::log::{self, Level};
 use crate::sys::PageBuf;
-use crate::window::{Run, Windows};
+use crate::window::{Finding, Run, Windows};
 
 /// Bytes of packets prepared before they are given to the link. Small enough to stay in the
 /// second-level cache between filling and sending.
@@ -88,7 +91,7 @@ impl Tx {
     pub(crate) fn run(
         &mut self,
         node: &mut Node,
-        link: &mut dyn PacketIo,
+        link: &mut UdpLink,
         hooks: &mut Hooks,
         world: &mut World<'_>,
     ) -> usize {
@@ -119,7 +122,7 @@ impl Tx {
     fn fill(
         &mut self,
         node: &mut Node,
-        link: &dyn PacketIo,
+        link: &mut UdpLink,
         hooks: &mut Hooks,
         world: &mut World<'_>,
     ) -> usize {
@@ -135,22 +138,39 @@ impl Tx {
             if !run.as_mut().is_some_and(|r| r.takes(&out))
                 && let Some(ended) = run.replace(Run::new(&out))
             {
-                self.windows.sent(node, &ended, world.now.0);
+                self.learn(node, link, &ended, world);
             }
             world.add_to_qp(out.src_qp, QpCount::SentPkts);
             if out.retransmit {
                 world.add_to_qp(out.src_qp, QpCount::Retransmits);
             }
-            if hooks.packet(Direction::Tx, &room[..out.len]) == Verdict::Drop {
+            let frame = &self.staging[self.used..self.used + out.len];
+            if hooks.packet(Direction::Tx, frame) == Verdict::Drop {
                 world.add(Counter::DropFault, 1);
                 continue;
             }
             self.append(&out, link);
         }
         if let Some(ended) = run {
-            self.windows.sent(node, &ended, world.now.0);
+            self.learn(node, link, &ended, world);
         }
         packets
+    }
+
+    fn learn(&mut self, node: &mut Node, link: &mut UdpLink, run: &Run, world: &World<'_>) {
+        if self.windows.sent(node, run, world.now.0) == Finding::BatchesAreLost
+            && link.caps(run.destination()).segments_max > 1
+        {
+            link.set_gso(run.destination(), false);
+            world.pages.fact(Fact::GsoLost).fetch_add(1, Relaxed);
+            log::line(
+                Level::Warn,
+                format_args!(
+                    "{}: batches of packets keep getting lost, sending them one by one from now on",
+                    run.destination()
+                ),
+            );
+        }
     }
 
     /// Takes the packet at the end of the staging buffer into the last batch or a new one.
@@ -198,7 +218,7 @@ impl Tx {
     }
 
     /// Gives the batches to the link. False if it could not take all: they wait.
-    fn flush(&mut self, link: &mut dyn PacketIo, world: &World<'_>) -> bool {
+    fn flush(&mut self, link: &mut UdpLink, world: &World<'_>) -> bool {
         let batches: Vec<TxBatch<'_>> = self
             .batches
             .iter()

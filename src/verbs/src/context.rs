@@ -299,7 +299,7 @@ impl Inner {
         self.runtime.destroy_context(&self.shared);
         let pds = self.pds.lock().unwrap_or_else(PoisonError::into_inner);
         for pd in pds.iter() {
-            self.runtime.keys().remove_pd(*pd);
+            self.runtime.deregister_pd(*pd);
         }
     }
 }

@@ -110,7 +110,7 @@ impl Pd {
             len,
             access,
         };
-        let key = self.inner.context.runtime().keys().insert(region)?;
+        let key = self.inner.context.runtime().register(region)?;
         Ok(Mr {
             inner: Arc::new(MrInner {
                 key,
@@ -133,10 +133,12 @@ impl Pd {
     ///
     /// # Errors
     /// EINVAL: not global, bad port, empty GID index, address family does not fit.
+    /// ENETUNREACH, EHOSTUNREACH: no route.
     pub fn create_ah(&self, attr: &AhAttr) -> Result<Ah, Misuse> {
         self.check()?;
         let device = self.inner.context.device_info();
         let path = ports::resolve(Some(&device), attr)?;
+        self.inner.context.runtime().check_route(&path)?;
         Ok(Ah {
             inner: Arc::new(AhInner {
                 path,
@@ -291,7 +293,7 @@ impl MrInner {
             return false;
         }
         let runtime = self.pd.pd.inner.context.runtime();
-        runtime.keys().remove(self.key);
+        runtime.deregister(self.key);
         self.pd.release();
         true
     }

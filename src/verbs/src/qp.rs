@@ -135,12 +135,14 @@ impl Qp {
     /// `ibv_modify_qp`. On an error nothing has changed.
     ///
     /// # Errors
-    /// EINVAL: move, mask or value.
+    /// EINVAL: move, mask or value. ENETUNREACH, EHOSTUNREACH: no route to the destination.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Misuse> {
         self.check()?;
         let path = if mask.contains(AttrMask::AV) {
             let device = self.inner.context.device_info();
-            Some(ports::resolve(Some(&device), &attr.ah_attr)?)
+            let path = ports::resolve(Some(&device), &attr.ah_attr)?;
+            self.runtime().check_route(&path)?;
+            Some(path)
         } else {
             None
         };

@@ -28,6 +28,11 @@ pub(crate) const ALL: &[Case] = &[
     ("one_sided_traffic_needs_no_call_at_the_target", one_sided),
     ("many_threads_and_queues", threads),
     ("a_child_harms_nobody", fork),
+    ("memory_deregistered_and_reused_stays_as_it_is", canaries),
+    ("more_queue_pairs_than_a_slot_has_numbers", many_qps),
+    ("closing_a_device_ends_its_traffic", close_in_traffic),
+    ("an_idle_process_costs_nothing", idle),
+    ("link_changes_are_told", link_events),
 ];
 
 fn attributes() {
@@ -128,6 +133,11 @@ fn bad_paths() {
         ..a.av(a.gid)
     };
     assert_eq!(a.pd.create_ah(&bad).unwrap_err().errno, Errno::EINVAL);
+    let nowhere = a.av(Gid::from_v4([10, 250, 250, 250]));
+    assert_eq!(
+        a.pd.create_ah(&nowhere).unwrap_err().errno,
+        Errno::ENETUNREACH
+    );
     let bad = a.av(Gid::ZERO);
     assert_eq!(a.pd.create_ah(&bad).unwrap_err().errno, Errno::EINVAL);
 }
@@ -375,4 +385,125 @@ fn fork() {
     a.wait_good();
     b.wait_good();
     assert!(a.buffer == b.buffer);
+}
+
+fn canaries() {
+    const LEN: usize = 1 << 16;
+    const CANARY: u8 = 0xca;
+    let target = sys::map(LEN, true);
+    for round in 0..40 {
+        let (a, b) = pair(QpType::Rc, false, LEN);
+        let mr =
+            b.pd.reg_mr(target, LEN as u64, target, all_access())
+                .unwrap();
+        let remote = Remote {
+            addr: target,
+            rkey: mr.rkey(),
+        };
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                loop {
+                    a.post(1, SendOp::Write { remote }, a.sges(0, LEN));
+                    if a.wait().status != WcStatus::Success {
+                        return;
+                    }
+                }
+            });
+            std::thread::sleep(Duration::from_micros(200 * round % 3000));
+            mr.dereg().unwrap();
+            sys::fill(target, LEN, CANARY);
+            std::thread::sleep(Duration::from_millis(2));
+            assert!(sys::is_filled(target, LEN, CANARY), "round {round}");
+        });
+    }
+}
+
+fn many_qps() {
+    let a = Endpoint::new(QpType::Rc, false, 4096);
+    let create = QpCreate::new(QpType::Rc, &a.cq, &a.cq);
+    let qps: Vec<Qp> = (0..5000)
+        .map(|_| a.pd.create_qp(&create).unwrap())
+        .collect();
+    let mut numbers: Vec<u32> = qps.iter().map(|qp| qp.qpn().value()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 5000);
+    let slots: std::collections::HashSet<u16> = qps.iter().map(|qp| qp.qpn().slot()).collect();
+    assert!(slots.len() >= 2, "{slots:?}");
+    // One in each slot must work.
+    for slot in slots {
+        let qp = qps
+            .iter()
+            .find(|qp| qp.qpn().slot() == slot)
+            .unwrap()
+            .clone();
+        let (context, pd, cq) = (a.context.clone(), a.pd.clone(), a.cq.clone());
+        let one = Endpoint::with(context, pd, cq, qp, false, 4096);
+        let other = Endpoint::new(QpType::Rc, false, 4096);
+        join(&one, &other);
+        other.post_recv(1, 0, 4096);
+        one.post(2, SendOp::Send, one.sges(0, 4000));
+        one.wait_good();
+        other.wait_good();
+    }
+}
+
+fn close_in_traffic() {
+    let (a, b) = pair(QpType::Rc, false, 1 << 16);
+    let remote = b.remote(0);
+    for id in 0..50 {
+        a.post(id, SendOp::Write { remote }, a.sges(0, 1 << 16));
+    }
+    b.context.close();
+    assert_eq!(b.qp.state(), QpState::Err);
+    assert!(b.context.alloc_pd().is_err());
+    assert!(b.qp.destroy().is_ok(), "nothing is left of it");
+    a.context.close();
+    assert!(a.qp.post_recv(RecvWr::default()).is_err());
+}
+
+fn idle() {
+    let (a, b) = pair(QpType::Rc, false, 4096);
+    b.post_recv(1, 0, 4096);
+    a.post(1, SendOp::Send, a.sges(0, 64));
+    a.wait_good();
+    b.wait_good();
+    std::thread::sleep(Duration::from_millis(100));
+    let (before, switches) = sys::usage();
+    std::thread::sleep(Duration::from_millis(500));
+    let (after, switches_after) = sys::usage();
+    assert!(
+        after - before < Duration::from_millis(5),
+        "{:?}",
+        after - before
+    );
+    let switches = switches_after - switches;
+    assert!(switches < 20, "woke up {switches} times");
+}
+
+fn link_events() {
+    let context = loopback();
+    sys::set_nonblocking(context.async_fd());
+    let expect = |kind: EventKind| {
+        wait_until("the event", || {
+            context.next_async_event().is_ok_and(|event| {
+                let found = event.kind == kind;
+                assert!(matches!(event.element, AsyncElement::Port(1)));
+                event.ack();
+                found
+            })
+        });
+    };
+    sys::set_link(false);
+    expect(EventKind::PortErr);
+    wait_until("DOWN", || {
+        context.query_port(1).unwrap().state == PortState::Down
+    });
+    sys::set_link(true);
+    expect(EventKind::PortActive);
+    wait_until("its IPv6 address", || {
+        let port = context.query_port(1).unwrap();
+        let gids = context.gid_table();
+        port.state == PortState::Active && gids.iter().any(|e| e.gid.v4().is_none())
+    });
 }

@@ -108,3 +108,39 @@ pub(crate) fn set_nonblocking(fd: i32) {
     // SAFETY: no pointers.
     unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
 }
+
+/// Writes `byte` all over pages of [`map`].
+pub(crate) fn fill(at: u64, len: usize, byte: u8) {
+    // SAFETY: the caller mapped `len` bytes there.
+    unsafe { std::ptr::write_bytes(at as *mut u8, byte, len) };
+}
+
+/// Every byte is `byte`.
+pub(crate) fn is_filled(at: u64, len: usize, byte: u8) -> bool {
+    (0..len).all(|i| {
+        // SAFETY: the caller mapped `len` bytes there.
+        let found = unsafe { std::ptr::read_volatile((at as *const u8).add(i)) };
+        found == byte
+    })
+}
+
+/// Processor time and voluntary context switches of this process.
+pub(crate) fn usage() -> (std::time::Duration, i64) {
+    // SAFETY: all zeros is a valid rusage.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a valid place.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    let time = |t: libc::timeval| {
+        std::time::Duration::from_micros((t.tv_sec * 1_000_000 + t.tv_usec).unsigned_abs())
+    };
+    (time(usage.ru_utime) + time(usage.ru_stime), usage.ru_nvcsw)
+}
+
+/// Takes the loopback of our namespace up or down.
+pub(crate) fn set_link(up: bool) {
+    let word = if up { "up" } else { "down" };
+    let done = Command::new("ip")
+        .args(["link", "set", "lo", word])
+        .status();
+    assert!(done.is_ok_and(|s| s.success()));
+}
