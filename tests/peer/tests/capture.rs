@@ -53,7 +53,7 @@ fn frames(mtu: u32, family: Family, batches: bool) -> Outcome {
         let mut capture = Capture::start(stage.client())?;
         series.note(&name, stage.run(&program.as_program()));
         let file = capture.stop()?;
-        series.note(&format!("{name}: icrc"), icrc(&file));
+        let icrcs = series.note(&format!("{name}: icrc"), icrc(&file));
         let last_id = series.note(&format!("{name}: tshark"), tshark(stage.client(), &file));
         if let (Some(id), Family::V4) = (last_id, family) {
             // single frames carry identification 0; the kernel numbers the segments of a batch
@@ -61,6 +61,9 @@ fn frames(mtu: u32, family: Family, batches: bool) -> Outcome {
                 format!("highest IPv4 identification: {id}")
             });
             series.note(&name, right);
+        }
+        if icrcs.is_some() && last_id.is_some() {
+            let _ = std::fs::remove_file(&file);
         }
     }
     series.end()
