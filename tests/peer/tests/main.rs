@@ -15,6 +15,7 @@ mod status;
 fn main() {
     let groups = [
         harness::cases,
+        machine::cases,
         programs::cases,
         data::cases,
         capture::cases,
