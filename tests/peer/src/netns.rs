@@ -205,7 +205,28 @@ impl Wire {
         for host in [&wire.a, &wire.b] {
             host.bring_up(mtu, addresses)?;
         }
+        if addresses == Addresses::V6Only {
+            wire.side_channel()?;
+        }
         Ok(wire)
+    }
+
+    /// The handshakes of perftest and of the ping-pongs' servers speak IPv4 only, so an IPv6-only wire
+    /// needs a second one for them: it has the IPv4 addresses that [`Host::v4`] names.
+    fn side_channel(&self) -> Outcome {
+        let [na, nb] = [&self.a, &self.b].map(|h| h.ns.as_deref().unwrap_or_default());
+        command(
+            "ip",
+            &[
+                "link", "add", "ct0", "netns", na, "type", "veth", "peer", "name", "ct0", "netns",
+                nb,
+            ],
+        )?;
+        for host in [&self.a, &self.b] {
+            host.ip("link set ct0 up")?;
+            host.ip(&format!("addr add {}/24 dev ct0", host.v4))?;
+        }
+        Ok(())
     }
 
     /// Frames leave this wire's ends as a real wire would carry them: no segmentation below us.

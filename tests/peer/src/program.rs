@@ -188,7 +188,8 @@ impl Running {
 
     /// Is it still running?
     pub fn alive(&mut self) -> bool {
-        !self.over && matches!(self.child.try_wait(), Ok(None))
+        self.over = self.over || !matches!(self.child.try_wait(), Ok(None));
+        !self.over
     }
 
     /// Waits for its end.

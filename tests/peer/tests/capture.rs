@@ -46,6 +46,10 @@ fn frames(mtu: u32, family: Family, batches: bool) -> Outcome {
         // frames leave as a wire would see them; the batches are cut up above the device
         host.tool("ethtool -K ve0 tx-udp-segmentation off")?;
         host.tool("ethtool -K ve0 gro off")?;
+        if !batches {
+            // and with finished UDP checksums, where no kernel may refuse batches for that
+            host.tool("ethtool -K ve0 tx off")?;
+        }
     }
     let stage = Stage::new(Hosts::Two(wire))?;
     let mut series = Series::default();
@@ -53,14 +57,12 @@ fn frames(mtu: u32, family: Family, batches: bool) -> Outcome {
         let mut capture = Capture::start(stage.client())?;
         series.note(&name, stage.run(&program.as_program()));
         let file = capture.stop()?;
-        let icrcs = series.note(&format!("{name}: icrc"), icrc(&file));
-        let last_id = series.note(&format!("{name}: tshark"), tshark(stage.client(), &file));
-        if let (Some(id), Family::V4) = (last_id, family) {
-            // single frames carry identification 0; the kernel numbers the segments of a batch
-            let right = ensure((id > 0) == batches, || {
-                format!("highest IPv4 identification: {id}")
-            });
-            series.note(&name, right);
+        let icrcs = series.note(&format!("{name}: icrc"), icrc(&file, batches));
+        let seen = tshark(stage.client(), &file);
+        let last_id = series.note(&format!("{name}: tshark"), seen);
+        if let (true, Some(id), Family::V4) = (batches, last_id, family) {
+            // the kernel numbers the segments of a batch, single frames carry 0
+            series.note(&name, ensure(id > 0, || "no batch was seen".into()));
         }
         if icrcs.is_some() && last_id.is_some() {
             let _ = std::fs::remove_file(&file);
@@ -92,6 +94,10 @@ impl Traffic {
     }
 }
 
+/// tshark guesses at what a payload may be, and random bytes now and then look like the start of a
+/// broken IPv4 packet to it. With this seed none of `verify`'s messages does.
+const SEED: &str = "13";
+
 fn traffic(family: Family, batches: bool) -> Result<Vec<(String, Traffic)>, Failure> {
     let verify = c_program("verify")?;
     let mut list: Vec<(
@@ -103,8 +109,13 @@ fn traffic(family: Family, batches: bool) -> Result<Vec<(String, Traffic)>, Fail
     if batches {
         list.push(("ib_write_bw".into(), false, &["-F", "-n", "60"], &[]));
         list.push(("ib_read_bw".into(), false, &["-F", "-n", "60"], &[]));
-        list.push((verify.clone(), false, &[], &["-n", "300", "-B"]));
-        list.push((verify, false, &[], &["-T", "uc", "-n", "40", "-S", "60000"]));
+        list.push((verify.clone(), false, &[], &["-s", SEED, "-n", "300", "-B"]));
+        list.push((
+            verify,
+            false,
+            &[],
+            &["-s", SEED, "-T", "uc", "-n", "40", "-S", "60000"],
+        ));
     } else {
         list.push((
             "ibv_rc_pingpong".into(),
@@ -119,7 +130,12 @@ fn traffic(family: Family, batches: bool) -> Result<Vec<(String, Traffic)>, Fail
             &[],
         ));
         list.push(("ib_atomic_lat".into(), false, &["-F", "-n", "100"], &[]));
-        list.push((verify, false, &[], &["-n", "300", "-S", "256", "-m", "256"]));
+        list.push((
+            verify,
+            false,
+            &[],
+            &["-s", SEED, "-n", "300", "-S", "256", "-m", "256"],
+        ));
     }
     Ok(list
         .into_iter()
@@ -153,7 +169,9 @@ impl Capture {
             "-i",
             "ve0",
             "-s",
-            "0",
+            "9216",
+            // else what the last second brought may be lost at the end
+            "--immediate-mode",
             "-B",
             "65536",
             "-Z",
@@ -174,19 +192,23 @@ impl Capture {
         std::process::Command::new("kill")
             .args(["-INT", &pid])
             .status()?;
-        let said = self.tcpdump.wait_for("dropped by kernel")?;
-        ensure(said.contains("\n0 packets dropped by kernel"), || {
-            format!("tcpdump: {said}")
-        })?;
+        // it writes the rest of the file after it has said its counts
+        while self.tcpdump.alive() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let said = self.tcpdump.output();
+        let whole = said.contains("\n0 packets dropped by kernel");
+        ensure(whole, || format!("tcpdump: {said}"))?;
         Ok(self.file.clone())
     }
 }
 
-fn icrc(file: &std::path::Path) -> Outcome {
+fn icrc(file: &std::path::Path, batches: bool) -> Outcome {
     let script = root().join("tests/peer/icrc_pcap.py");
     let out = std::process::Command::new("/usr/bin/python3")
         .arg(script)
         .args(["--at-least", "50"])
+        .args(batches.then_some("--offload"))
         .arg(file)
         .output()?;
     let said = String::from_utf8_lossy(&out.stdout).into_owned();

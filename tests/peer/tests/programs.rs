@@ -125,11 +125,7 @@ fn all_sizes(place: Place) -> Outcome {
 fn every_gid(addresses: Addresses) -> Outcome {
     let stage = Stage::new(Hosts::Two(Wire::with(1500, addresses)?))?;
     let (s, c) = (stage.server(), stage.client());
-    let to = if addresses == Addresses::V6Only {
-        &s.v6
-    } else {
-        &s.v4
-    };
+    let (to, device) = (s.v4.as_str(), s.device());
     let mut series = Series::default();
     let listed = rocebud_peer::device::DevInfo::of(s)?.gids;
     if listed.is_empty() {
@@ -144,16 +140,25 @@ fn every_gid(addresses: Addresses) -> Outcome {
         );
     }
     series.note("-g 0", pingpong(s, c, to, &["-g", "0"]));
-    if addresses != Addresses::V6Only {
-        let server = s.rocebud("ib_write_bw", &["-F"]);
-        let client = c.rocebud("ib_write_bw", &["-F", to]);
-        let ran = rocebud_peer::program::duo((s, &server), &client, 18515);
-        series.note("ib_write_bw with no option", ran);
-    }
+    let defaults: &[&str] = match addresses {
+        Addresses::V6Only => &["-F", "-d", &device], // the side channel has a device, too
+        _ => &["-F"],
+    };
+    let client_args = [defaults, &[to]].concat();
+    let (server, client) = (
+        s.rocebud("ib_write_bw", defaults),
+        c.rocebud("ib_write_bw", &client_args),
+    );
+    series.note(
+        "ib_write_bw with no GID",
+        rocebud_peer::program::duo((s, &server), &client, 18515),
+    );
     series.end()
 }
 
 fn pingpong(s: &Host, c: &Host, to: &str, args: &[&str]) -> Outcome {
+    let device = s.device();
+    let args = &[&["-d", device.as_str()], args].concat();
     let mut with_host = args.to_vec();
     with_host.push(to);
     let (server, client) = (
