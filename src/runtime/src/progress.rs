@@ -44,6 +44,11 @@ const SWITCH_NS: u64 = 1_200;
 /// Polls in vain that yield after one that ran somebody else.
 const CROWDED_POLLS: u32 = 64;
 
+/// What a missed slice weighs against polled ones, and how much is too much: a program that spins
+/// on memory misses every second slice, a descheduled one misses once in many.
+const MISS: u32 = 4;
+const MISSES_MAX: u32 = 10;
+
 /// Bounds of standing by in spite of polls.
 const STAND_BY_MIN_NS: u64 = 2_000_000;
 const STAND_BY_MAX_NS: u64 = 200_000_000;
@@ -218,6 +223,9 @@ struct Thread<'a> {
     stand_by_ns: u64,
     /// Slices in a row without a poll.
     idle_slices: u32,
+    /// Rises by [`MISS`] with each slice that packets waited through, falls by one with each that
+    /// was polled in.
+    misses: u32,
     panics: u32,
 }
 
@@ -238,6 +246,7 @@ impl<'a> Thread<'a> {
             stand_by_until_ns: 0,
             stand_by_ns: STAND_BY_MIN_NS,
             idle_slices: 0,
+            misses: 0,
             panics: 0,
         }
     }
@@ -281,6 +290,7 @@ impl<'a> Thread<'a> {
         }
         if self.progress.empty_polls.load(Ordering::Relaxed) != before {
             self.idle_slices = 0;
+            self.misses = self.misses.saturating_sub(1);
             return true;
         }
         // Descheduled in the middle of polling, or doing something else?
@@ -296,8 +306,14 @@ impl<'a> Thread<'a> {
         self.idle_slices < IDLE_SLICES_MAX
     }
 
-    /// Packets waited and nobody polled: be quicker from now on.
+    /// Packets waited and nobody polled. Once that may be the scheduler's doing; when it goes on,
+    /// be quicker from now on.
     fn missed(&mut self) {
+        self.misses += MISS;
+        if self.misses < MISSES_MAX {
+            return;
+        }
+        self.misses = MISSES_MAX - MISS;
         let now = sys::monotonic_ns();
         let recent = now.saturating_sub(self.stand_by_until_ns) < self.stand_by_ns;
         self.stand_by_ns = if recent {
