@@ -7,7 +7,7 @@ use rocebud_objects::{
     AttrMask, Counter, CqId, Errno, Instant, Misuse, Path, QpAttr, QpInit, QpState, QpType, RecvWr,
     SendWr, SrqAttr, SrqId, SrqInit,
 };
-use rocebud_wire::{Gid, Mtu, Operation, Packet, Qpn};
+use rocebud_wire::{Gid, Mtu, Packet, Qpn};
 
 use crate::config::NodeConfig;
 use crate::cx::{Core, Cx};
@@ -386,9 +386,6 @@ impl Node {
                 }
             }
         } else if let Some(qp) = self.qps.get_mut(pkt.bth.dest_qp) {
-            if pkt.info.operation == Operation::Cnp {
-                return cx.count(Counter::RpCnpHandled);
-            }
             qp.on_frame(rx, pkt, &mut cx);
         } else {
             cx.count(Counter::DropNoQp);

@@ -30,7 +30,7 @@ use alloc::collections::VecDeque;
 use rocebud_objects::{
     Counter, CqId, Note, NoteKind, Path, QpAttr, QpInit, QpState, QpType, RecvWr,
 };
-use rocebud_wire::{Class, Mtu, Opcode, Packet, Psn, Qpn};
+use rocebud_wire::{Class, Mtu, Opcode, Operation, Packet, Psn, Qpn};
 
 use crate::cx::Cx;
 use crate::env::{Env, Scope};
@@ -138,6 +138,9 @@ impl Qp {
         if rx.traffic_class & 3 == 3 {
             cx.count(Counter::NpEcnMarkedRocePackets);
         }
+        if is_cnp(pkt) {
+            return cx.count(Counter::RpCnpHandled);
+        }
         match self.init.qp_type {
             QpType::Rc if pkt.info.operation.is_response() => self.on_response(pkt, cx),
             QpType::Rc => self.on_request(pkt, cx),
@@ -153,7 +156,7 @@ impl Qp {
             QpType::Uc => Class::Uc,
             QpType::Ud => Class::Ud,
         };
-        if pkt.info.class != class {
+        if pkt.info.class != class && !is_cnp(pkt) {
             return Err(Counter::DropWrongClass);
         }
         let duties = state::duties(self.state);
@@ -236,4 +239,10 @@ impl Qp {
         bth.pkey = self.attr.pkey();
         bth
     }
+}
+
+/// A congestion notification has a class of its own, but belongs to a connection: only its peer may
+/// slow it down.
+fn is_cnp(pkt: &Packet<'_>) -> bool {
+    pkt.info.operation == Operation::Cnp
 }

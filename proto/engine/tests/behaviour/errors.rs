@@ -508,6 +508,25 @@ fn a_wrong_answer_is_a_bad_response() {
 }
 
 #[test]
+fn only_the_peer_may_send_congestion_notifications() {
+    let mut pair = Pair::rc();
+    let mut cnp = vec![0_u8; 12 + 16 + 4];
+    cnp[0] = 0x81;
+    cnp[2..4].copy_from_slice(&[0xff, 0xff]);
+    cnp[5..8].copy_from_slice(&QPN[1].value().to_be_bytes()[1..]);
+    let meta = pair.meta(0);
+    let stranger = rocebud_engine::RxMeta {
+        src: crate::pair::gids()[1],
+        ..meta
+    };
+    pair.inject_from(1, &stranger, &cnp);
+    assert_eq!(pair.side[1].world.counter(Counter::RpCnpHandled), 0);
+    assert_eq!(pair.side[1].world.counter(Counter::DropWrongPeer), 1);
+    pair.inject(1, &cnp);
+    assert_eq!(pair.side[1].world.counter(Counter::RpCnpHandled), 1);
+}
+
+#[test]
 fn frames_from_elsewhere_cost_a_counter() {
     let mut pair = Pair::rc();
     let write = SendOp::Write {
