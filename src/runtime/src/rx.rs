@@ -15,9 +15,6 @@ use crate::env::World;
 use crate::hooks::{Direction, Hooks, Verdict};
 use crate::qpn::QpnPool;
 
-/// ECN "congestion experienced".
-const CE: u8 = 3;
-
 /// What receiving needs besides the world.
 pub(crate) struct Rx<'a> {
     pub(crate) node: &'a mut Node,
@@ -49,9 +46,6 @@ impl Rx<'_> {
             return world.add(Counter::DropFault, 1);
         }
         world.add_to_qp(qpn, QpCount::RcvdPkts);
-        if frame.traffic_class & CE == CE {
-            world.add(Counter::NpEcnMarkedRocePackets, 1);
-        }
         let meta = RxMeta {
             src: Gid::from_ip(frame.src.ip()),
             dst: Gid::from_ip(frame.dst),

@@ -117,9 +117,9 @@ pub(crate) fn fill(at: u64, len: usize, byte: u8) {
 
 /// Every byte is `byte`.
 pub(crate) fn is_filled(at: u64, len: usize, byte: u8) -> bool {
-    (0..len).all(|i| {
+    (at..at + len as u64).all(|at| {
         // SAFETY: the caller mapped `len` bytes there.
-        let found = unsafe { std::ptr::read_volatile((at as *const u8).add(i)) };
+        let found = unsafe { std::ptr::read_volatile(at as *const u8) };
         found == byte
     })
 }
