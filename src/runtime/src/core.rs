@@ -29,6 +29,10 @@ const DRAIN_ROUNDS_MAX: usize = 64;
 /// When to try again what the link could not take.
 const STUCK_RETRY_NS: u64 = 100_000;
 
+/// Small posts between two polls that leave at once, and how many more may wait.
+const POSTS_AT_ONCE: u32 = 2;
+const POSTS_WAITING_MAX: u32 = 32;
+
 /// Frames taken from the daemon in one turn.
 const FORWARDED_MAX: usize = 64;
 
@@ -53,6 +57,8 @@ pub(crate) struct Core {
     tx: Tx,
     hooks: Hooks,
     lost: u64,
+    /// Small posts since the engine last sent for a poll.
+    posts: u32,
 }
 
 /// What a turn did.
@@ -84,6 +90,7 @@ impl Core {
             tx: Tx::new(),
             hooks: Hooks::from_environment(),
             lost: 0,
+            posts: 0,
         }
     }
 
@@ -155,8 +162,20 @@ impl Core {
             let (node, mut world) = self.split(shared);
             node.on_timeout(world.now, &mut world);
         }
+        self.posts = 0;
         let sent = self.transmit_guarded(shared, &mut guard);
         Turn { received, sent }
+    }
+
+    /// A program posts small requests one by one. The first leave at once, since it may wait for
+    /// them; after those it is filling a queue, and what follows can leave in batches when it next
+    /// polls. Asked once a post; true = it may wait.
+    pub(crate) fn may_wait(&mut self) -> bool {
+        self.posts += 1;
+        if self.posts >= POSTS_AT_ONCE + POSTS_WAITING_MAX {
+            self.posts = POSTS_AT_ONCE;
+        }
+        self.posts > POSTS_AT_ONCE
     }
 
     /// Sends what the engine has, a bounded amount.

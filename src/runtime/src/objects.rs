@@ -20,6 +20,9 @@ use crate::cq::{CompChannel, Cq, CqNotice};
 use crate::runtime::{Runtime, no_descriptor};
 use crate::sync::lock;
 
+/// Posts below this many bytes may wait for a batch; a packet's worth pays for its system call.
+const SMALL_POST_BYTES: u64 = 2048;
+
 /// A list of requests was refused in the middle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PostError {
@@ -320,17 +323,27 @@ impl Runtime {
     ) -> Result<(), PostError> {
         let mut core = lock(&self.core);
         let mut refused = None;
+        let mut bytes = 0;
         {
             let (node, mut world) = core.split(&self.shared);
+            self.progress.posted(world.now.0);
             for (posted, wr) in wrs.into_iter().enumerate() {
-                let done = wr.and_then(|wr| node.post_send(world.now, qpn, wr, &mut world));
+                let done = wr.and_then(|wr| {
+                    bytes += wr.payload.len();
+                    node.post_send(world.now, qpn, wr, &mut world)
+                });
                 if let Err(misuse) = done {
                     refused = Some(PostError { posted, misuse });
                     break;
                 }
             }
         }
-        self.kick(&mut core);
+        // Waiting needs somebody who sends in the end: the program's next poll, or the thread that
+        // watches it.
+        let waits = bytes < SMALL_POST_BYTES && core.may_wait() && self.progress.is_watching();
+        if !waits {
+            self.kick(&mut core);
+        }
         refused.map_or(Ok(()), Err)
     }
 

@@ -62,12 +62,12 @@ const NEVER: u64 = u64::MAX;
 /// What application threads tell the thread, and how they wake it.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// When an application last polled in vain.
-    last_empty_poll_ns: AtomicU64,
+    /// When an application last polled in vain, or posted.
+    last_call_ns: AtomicU64,
     /// The last poll found something: the program may do something else now.
     satisfied: AtomicBool,
-    /// Polls in vain.
-    empty_polls: AtomicU64,
+    /// Polls in vain, and posts.
+    calls: AtomicU64,
     /// Polls in vain that still give the core away, because somebody wanted it.
     crowded: AtomicU32,
     /// Application threads that sleep in an event call.
@@ -83,9 +83,9 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
-            last_empty_poll_ns: AtomicU64::new(0),
+            last_call_ns: AtomicU64::new(0),
             satisfied: AtomicBool::new(true),
-            empty_polls: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
             crowded: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             watching: AtomicBool::new(false),
@@ -103,14 +103,21 @@ impl Progress {
     /// An application polled and found nothing.
     #[inline]
     pub(crate) fn polled_in_vain(&self, now_ns: u64) {
-        self.last_empty_poll_ns.store(now_ns, Ordering::Relaxed);
+        self.last_call_ns.store(now_ns, Ordering::Relaxed);
         // Plain loads and stores: losing a count to another thread costs nothing.
-        let polls = self.empty_polls.load(Ordering::Relaxed);
-        self.empty_polls
-            .store(polls.wrapping_add(1), Ordering::Relaxed);
+        let calls = self.calls.load(Ordering::Relaxed);
+        self.calls.store(polls.wrapping_add(1), Ordering::Relaxed);
         if self.satisfied.load(Ordering::Relaxed) {
             self.satisfied.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// An application posts a request: it is about, and will poll.
+    #[inline]
+    pub(crate) fn posted(&self, now_ns: u64) {
+        self.last_call_ns.store(now_ns, Ordering::Relaxed);
+        let calls = self.calls.load(Ordering::Relaxed);
+        self.calls.store(calls.wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Gives the core away now and then, and each time while somebody else wants it. Two ends of a
@@ -118,8 +125,8 @@ impl Progress {
     /// a yield is a system call for nothing.
     pub(crate) fn give_way(&self) {
         let crowded = self.crowded.load(Ordering::Relaxed);
-        let polls = self.empty_polls.load(Ordering::Relaxed);
-        if crowded == 0 && !polls.is_multiple_of(YIELD_EVERY) {
+        let calls = self.calls.load(Ordering::Relaxed);
+        if crowded == 0 && !calls.is_multiple_of(YIELD_EVERY) {
             return;
         }
         let before = sys::monotonic_ns();
@@ -178,7 +185,7 @@ impl Progress {
 
     /// A thread polls, or did a moment ago.
     fn polls(&self) -> bool {
-        let last = self.last_empty_poll_ns.load(Ordering::Relaxed);
+        let last = self.last_call_ns.load(Ordering::Relaxed);
         sys::monotonic_ns().saturating_sub(last) < SPINNING_NS && !self.has_sleepers()
     }
 
@@ -275,7 +282,7 @@ impl<'a> Thread<'a> {
 
     /// One slice beside a program that polls. Returns whether to watch on.
     fn watch(&mut self) -> bool {
-        let before = self.progress.empty_polls.load(Ordering::Relaxed);
+        let before = self.progress.calls.load(Ordering::Relaxed);
         self.progress.watching.store(true, Ordering::SeqCst);
         let woken = if self.progress.has_sleepers() {
             Woken::default()
@@ -288,7 +295,7 @@ impl<'a> Thread<'a> {
             self.turn_until_dry();
             return false;
         }
-        if self.progress.empty_polls.load(Ordering::Relaxed) != before {
+        if self.progress.calls.load(Ordering::Relaxed) != before {
             self.idle_slices = 0;
             self.misses = self.misses.saturating_sub(1);
             return true;

@@ -380,8 +380,10 @@ impl Runtime {
     pub(crate) fn progress_for_poll(&self, cq: &Cq) {
         self.progress.polled_in_vain(sys::monotonic_ns());
         let Some(mut core) = try_lock(&self.core) else {
-            // Who holds it does our work.
-            std::hint::spin_loop();
+            // Who holds it does our work, unless it was descheduled.
+            if self.yields {
+                self.progress.give_way();
+            }
             return;
         };
         let progress = &self.progress;
