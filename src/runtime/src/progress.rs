@@ -106,7 +106,7 @@ impl Progress {
         self.last_call_ns.store(now_ns, Ordering::Relaxed);
         // Plain loads and stores: losing a count to another thread costs nothing.
         let calls = self.calls.load(Ordering::Relaxed);
-        self.calls.store(polls.wrapping_add(1), Ordering::Relaxed);
+        self.calls.store(calls.wrapping_add(1), Ordering::Relaxed);
         if self.satisfied.load(Ordering::Relaxed) {
             self.satisfied.store(false, Ordering::Relaxed);
         }
