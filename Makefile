@@ -4,7 +4,7 @@
 #   make test     every test; as an ordinary user what needs no root, and it says what it left out
 #   make build    build/bin/rocebud, build/lib/libibverbs.so.1 and their kin (PROFILE=dev: faster to build)
 #   make lint     format, clippy, the symbol list
-#   make bench    the two figures of README.md, over one veth pair (root)
+#   make bench    throughput against TCP and latency against raw UDP, over one veth pair (root)
 include src/abi/link.mk
 
 .DEFAULT_GOAL := build

@@ -107,8 +107,11 @@ pub(crate) fn runs_already(name: &SocketName) -> CtlError {
     )
 }
 
+/// `None` too if the queue of `name` is full: nobody accepts at the namespace's lock, so each who
+/// asked leaves an entry there, and a connect that waits for room would wait for ever.
 fn holder(name: &SocketName) -> Option<(u32, u32)> {
     let socket = control_socket().ok()?;
+    rustix::io::ioctl_fionbio(&socket, true).ok()?;
     rustix::net::connect(&socket, &name.address().ok()?).ok()?;
     let ids = fds::peer_ids(&socket).ok()?;
     Some((ids.pid, ids.uid))
@@ -125,7 +128,7 @@ pub(crate) fn claim_namespace(wait: Duration) -> Result<OwnedFd, CtlError> {
         match rustix::net::bind(&socket, &name.address()?) {
             Ok(()) => {
                 // Listening lets others learn who has it.
-                let _ = rustix::net::listen(&socket, 1);
+                let _ = rustix::net::listen(&socket, BACKLOG);
                 return Ok(socket);
             }
             Err(Errno::ADDRINUSE) if Instant::now() < deadline => {
@@ -139,10 +142,7 @@ pub(crate) fn claim_namespace(wait: Duration) -> Result<OwnedFd, CtlError> {
 
 fn namespace_taken(name: &SocketName) -> CtlError {
     let Some((pid, uid)) = holder(name) else {
-        return CtlError::new(
-            ErrorKind::PortTaken,
-            "another rocebud daemon serves this network namespace already",
-        );
+        return crate::holder::port_taken();
     };
     let holder = crate::holder::Holder {
         uid: Some(uid),

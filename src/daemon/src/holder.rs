@@ -25,7 +25,7 @@ pub(crate) fn describe(holder: &Holder) -> String {
     let remedy = |pid: u32, command: &str| {
         if command.starts_with("rocebud") {
             format!(
-                "run `rocebud daemon` as root to serve all users, or stop that one with `kill {pid}`"
+                "stop it with `kill {pid}`, then run `rocebud daemon` as root to serve all users"
             )
         } else {
             "stop it, or use another network namespace (`unshare -Urn`)".to_owned()
@@ -51,9 +51,9 @@ pub(crate) fn describe(holder: &Holder) -> String {
              devices, or use another network namespace (`unshare -Urn`)"
         ),
         Holder { uid: Some(uid), .. } => format!(
-            "UDP port {ROCE_PORT} is held by a process of user {} that user {} cannot look at: run \
-             `rocebud daemon` as root to serve all users, or stop that process (root sees it with \
-             `ss -ulnp sport = {ROCE_PORT}`)",
+            "UDP port {ROCE_PORT} is held by a process of user {} that user {} cannot look at: stop \
+             it (root sees it with `ss -ulnp sport = {ROCE_PORT}`), then run `rocebud daemon` as \
+             root to serve all users",
             user(*uid),
             user(rustix::process::geteuid().as_raw())
         ),

@@ -109,7 +109,7 @@ fn start(name: &SocketName, auto: bool) -> Result<Option<Server>, CtlError> {
     server.picture = server.picture.replaced(&everything);
     server.refresh();
     log::info(&format!(
-        "serves {} devices at {name}",
+        "serves {} device(s) at {name}",
         server.devices.list().len()
     ));
     Ok(Some(server))

@@ -125,6 +125,32 @@ fn a_user_is_told_of_the_daemon_of_another() {
 }
 
 #[test]
+fn a_user_who_asks_again_and_again_is_told_each_time() {
+    if !enter() {
+        return;
+    }
+    let _mine = connect();
+    // Clients that asked the lock who has it, and went: more than its queue takes.
+    for _ in 0..300 {
+        knock_at_lock();
+    }
+    let (ok, _, err) = output(as_nobody(&mut rocebud(&["devices"])));
+    assert!(!ok);
+    assert!(err.contains("UDP port 4791 is held by"), "{err}");
+}
+
+/// Connects to the abstract socket that says who is this namespace's daemon, without waiting.
+fn knock_at_lock() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let address = SocketAddrUnix::new_abstract_name(b"rocebud-port-4791");
+    if let (Ok(socket), Ok(address)) = (socket, address) {
+        let _ = rustix::net::connect(&socket, &address);
+    }
+}
+
+#[test]
 fn a_system_daemon_serves_every_user_at_its_socket_and_survives_being_killed() {
     if !enter() {
         return;

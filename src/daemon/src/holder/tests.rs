@@ -29,8 +29,8 @@ fn a_daemon_of_another_user_is_named_with_the_remedy() {
     });
     assert_eq!(
         text,
-        "UDP port 4791 is held by process 77 (user 54321, command rocebud): run `rocebud daemon` \
-         as root to serve all users, or stop that one with `kill 77`"
+        "UDP port 4791 is held by process 77 (user 54321, command rocebud): stop it with `kill \
+         77`, then run `rocebud daemon` as root to serve all users"
     );
 }
 
