@@ -1,6 +1,6 @@
 # Everything here sets itself up: what is missing is installed (as root) or named.
 #
-#   make demo     unmodified perftest and ibv_rc_pingpong over rocebud, in about a minute
+#   make demo     unmodified perftest and ibv_rc_pingpong over rocebud; the first time it builds for two or three minutes
 #   make test     every test; as an ordinary user what needs no root, and it says what it left out
 #   make build    build/bin/rocebud, build/lib/libibverbs.so.1 and their kin (PROFILE=dev: faster to build)
 #   make lint     format, clippy, the symbol list
