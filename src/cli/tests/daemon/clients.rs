@@ -145,7 +145,7 @@ fn a_killed_process_frees_its_slot_after_time_wait_and_leaves_its_story() {
     let pages = keeper.pages_of(dead.key).expect("its page-set is kept");
     let qp = pages.qps().next().expect("its queue pair");
     assert_eq!(qp.error().expect("its error").arg, 12 << 16 | 60);
-    wait(12, "time-wait ends", || {
+    wait(30, "time-wait ends", || {
         status().slots.is_empty().then_some(())
     });
     assert!(killed.elapsed() >= Duration::from_secs(9));

@@ -1,6 +1,6 @@
 //! Namespaces, processes and waiting.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -56,11 +56,19 @@ pub(crate) fn as_nobody(command: &mut Command) -> &mut Command {
 }
 
 pub(crate) fn output(command: &mut Command) -> (bool, String, String) {
+    command.stdin(Stdio::null());
+    // A test beside this one may have forked while a copy of the command was still being written:
+    // until that child execs, the copy counts as open for writing.
     let Output {
         status,
         stdout,
         stderr,
-    } = command.stdin(Stdio::null()).output().expect("run");
+    } = wait(10, "the command may be executed", || {
+        match command.output() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+            done => Some(done.expect("run")),
+        }
+    });
     (status.success(), text(&stdout), text(&stderr))
 }
 
