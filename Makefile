@@ -2,13 +2,14 @@
 #
 #   make demo     unmodified perftest and ibv_rc_pingpong over rocebud; the first time it builds for two or three minutes
 #   make test     every test; as an ordinary user what needs no root, and it says what it left out
+#   make conformance  rdma-core's own test-suite against our devices, each outcome compared with a list
 #   make build    build/bin/rocebud, build/lib/libibverbs.so.1 and their kin (PROFILE=dev: faster to build)
 #   make lint     format, clippy, the symbol list
 #   make bench    throughput against TCP and latency against raw UDP, over one veth pair (root)
 include src/abi/link.mk
 
 .DEFAULT_GOAL := build
-.PHONY: demo test lint bench
+.PHONY: demo test conformance lint bench
 
 demo:
 	tools/setup/packages.sh demo
@@ -19,6 +20,11 @@ test:
 	tools/setup/packages.sh test
 	$(MAKE) --no-print-directory build
 	tools/setup/test.sh
+
+conformance:
+	tools/setup/packages.sh test
+	$(MAKE) --no-print-directory build
+	tests/abi/conformance/run.py
 
 lint:
 	cargo fmt --all --check

@@ -14,6 +14,8 @@ group cargo test --workspace --no-fail-fast
 group cargo test -p rocebud-sim --features planted --test planted
 # the C ABI from outside: symbols, layouts, the boundary, events, the preload shim
 group tests/abi/run.sh
+# rdma-core's own test-suite, each test's outcome compared with the list in the tree
+group tests/abi/conformance/run.py
 # unmodified programs and data-verifying ones between namespaces; says what it left out
 group cargo test -p rocebud-peer --test peer
 exit $status
