@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::channel::{self, Received};
 use crate::error::{CtlError, ErrorKind};
+use crate::fds;
 use crate::limits::{ANSWER_WAIT, MESSAGE_BYTES_MAX};
 use crate::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
 use crate::start::{SocketName, Unreachable, serves_us};
@@ -59,11 +60,12 @@ pub struct SlotGrant {
 }
 
 impl Client {
-    /// Exchanges greetings on a connected socket.
+    /// Exchanges greetings on a connected socket, until `deadline`.
     pub(crate) fn greet(
         socket: OwnedFd,
         role: Role,
         name: &SocketName,
+        deadline: Instant,
     ) -> Result<Self, Unreachable> {
         let hello = Hello {
             version: messages::VERSION,
@@ -72,11 +74,10 @@ impl Client {
         if channel::send(&socket, &hello.encode(), &[]).is_err() {
             return Err(Unreachable::Closed);
         }
-        let deadline = Instant::now() + ANSWER_WAIT;
         let mut buf = [0; 256];
         let got = match receive(&socket, &mut buf, deadline) {
             Ok(got) => got,
-            Err(Errno::TIMEDOUT) => return Err(Unreachable::Refused(hung(name))),
+            Err(Errno::TIMEDOUT) => return Err(silent(name, Some(&socket))),
             Err(_) => return Err(Unreachable::Closed),
         };
         if got.bytes == 0 {
@@ -305,11 +306,19 @@ fn too_few_fds() -> CtlError {
     )
 }
 
-fn hung(name: &SocketName) -> CtlError {
-    CtlError::new(
+/// Whoever listens at `name` does not accept, or does not greet; `socket` if it is connected.
+pub(crate) fn silent(name: &SocketName, socket: Option<&OwnedFd>) -> Unreachable {
+    let ids = socket.and_then(|socket| fds::peer_ids(socket).ok());
+    let who = ids.map_or_else(String::new, |ids| {
+        format!(" (process {}, user {})", ids.pid, ids.uid)
+    });
+    Unreachable::Silent(CtlError::new(
         ErrorKind::NoDaemon,
-        format!("the daemon at {name} does not answer: stop it, so that a fresh one starts"),
-    )
+        format!(
+            "whoever listens at {name}{who} does not answer: let it go on (kill -CONT) or stop it, \
+             so that a fresh daemon can start"
+        ),
+    ))
 }
 
 fn not_ours(name: &SocketName) -> CtlError {

@@ -26,6 +26,14 @@ pub const SEND_SOCKETS_PER_SLOT: usize = 4;
 /// How long a request may wait for its answer before the daemon counts as hung.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
+/// How long a daemon may take to accept a connection and greet: it does neither anything else
+/// before nor after, so one that is silent for this long is stopped or stuck.
+pub const GREETING_WAIT: Duration = Duration::from_secs(2);
+
+/// The same for whoever listens at the system's socket but not in our network namespace. It is
+/// none of ours; only a daemon whose socket goes by another path could prove the opposite.
+pub const STRANGER_WAIT: Duration = Duration::from_millis(200);
+
 /// How long connecting and starting a daemon may take together.
 pub const START_WAIT: Duration = Duration::from_secs(10);
 

@@ -6,12 +6,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+mod listed;
+
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use crate::channel::wait_readable;
+use crate::client::silent;
 use crate::error::{CtlError, ErrorKind};
-use crate::limits::START_WAIT;
+use crate::limits::{GREETING_WAIT, START_WAIT, STRANGER_WAIT};
 use crate::messages::{self, Role};
 use crate::{Client, fds, spawn};
 
@@ -114,7 +117,9 @@ impl Client {
             match Self::connect(&name, Role::Library) {
                 Ok(client) => return Ok(client),
                 Err(Unreachable::Absent | Unreachable::Closed) => {}
-                Err(Unreachable::Refused(error)) => return Err(error),
+                Err(Unreachable::Refused(error) | Unreachable::Silent(error)) => {
+                    return Err(error);
+                }
             }
             if Instant::now() >= deadline {
                 return Err(CtlError::new(
@@ -136,7 +141,7 @@ impl Client {
             let name = SocketName::parse(&given);
             return match Self::connect(&name, role) {
                 Ok(client) => Ok(Some(client)),
-                Err(Unreachable::Refused(error)) => Err(error),
+                Err(Unreachable::Refused(error) | Unreachable::Silent(error)) => Err(error),
                 Err(Unreachable::Absent | Unreachable::Closed) => Err(CtlError::new(
                     ErrorKind::NoDaemon,
                     format!(
@@ -146,29 +151,49 @@ impl Client {
                 )),
             };
         }
-        let system = SocketName::Path(Path::new(SYSTEM_SOCKET).into());
-        match Self::connect(&system, role) {
-            Ok(client) if serves_us(client.netns()) => return Ok(Some(client)),
-            Err(Unreachable::Refused(error)) => return Err(error),
-            Ok(_) | Err(Unreachable::Absent | Unreachable::Closed) => {}
+        if let Some(client) = Self::connect_system(Path::new(SYSTEM_SOCKET), role)? {
+            return Ok(Some(client));
         }
         match Self::connect(&user_socket_name(), role) {
             Ok(client) => Ok(Some(client)),
-            Err(Unreachable::Refused(error)) => Err(error),
+            Err(Unreachable::Refused(error) | Unreachable::Silent(error)) => Err(error),
             Err(Unreachable::Absent | Unreachable::Closed) => Ok(None),
         }
     }
 
-    /// Connects to the daemon at `name`.
+    /// Connects to the system's daemon; `None` if there is none or if it serves another network
+    /// namespace. One of another namespace must not be waited for, however busy it is.
+    fn connect_system(path: &Path, role: Role) -> Result<Option<Self>, CtlError> {
+        let name = SocketName::Path(path.into());
+        let here = listed::listens_here(path);
+        let patience = if here { GREETING_WAIT } else { STRANGER_WAIT };
+        match Self::connect_within(&name, role, patience) {
+            Ok(client) if serves_us(client.netns()) => Ok(Some(client)),
+            Err(Unreachable::Silent(error)) if here => Err(error),
+            Err(Unreachable::Refused(error)) => Err(error),
+            Ok(_) | Err(_) => Ok(None),
+        }
+    }
+
+    /// Connects to the daemon at `name`. Takes at most [`GREETING_WAIT`].
     pub fn connect(name: &SocketName, role: Role) -> Result<Self, Unreachable> {
+        Self::connect_within(name, role, GREETING_WAIT)
+    }
+
+    fn connect_within(
+        name: &SocketName,
+        role: Role,
+        patience: Duration,
+    ) -> Result<Self, Unreachable> {
+        let deadline = Instant::now() + patience;
         let socket = control_socket().map_err(Unreachable::Refused)?;
         let address = name.address().map_err(Unreachable::Refused)?;
-        match rustix::net::connect(&socket, &address) {
+        match connect_until(&socket, &address, deadline) {
             Ok(()) => {}
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => {
                 return Err(Unreachable::Absent);
             }
-            Err(Errno::AGAIN) => return Err(Unreachable::Closed),
+            Err(Errno::AGAIN) => return Err(silent(name, None)),
             // Who may not even knock is not meant to.
             Err(Errno::ACCESS) if name.is_system() => return Err(Unreachable::Absent),
             Err(error) => {
@@ -189,7 +214,25 @@ impl Client {
                 ),
             )));
         }
-        Self::greet(socket, role, name)
+        Self::greet(socket, role, name, deadline)
+    }
+}
+
+/// Connects; `EAGAIN` when the listener's queue stays full until `deadline`, since nobody accepts.
+fn connect_until(
+    socket: &OwnedFd,
+    address: &SocketAddrUnix,
+    deadline: Instant,
+) -> Result<(), Errno> {
+    rustix::io::ioctl_fionbio(socket, true)?;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match rustix::net::connect(socket, address) {
+            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(pause),
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+        pause = (pause * 2).min(Duration::from_millis(20));
     }
 }
 
@@ -208,6 +251,8 @@ pub enum Unreachable {
     Closed,
     /// It can be reached but not used.
     Refused(CtlError),
+    /// Somebody listens but does not accept or greet: stopped, stuck, or no daemon.
+    Silent(CtlError),
 }
 
 /// A fresh socket of the kind that control uses.

@@ -130,6 +130,8 @@ fn owner_of(proc: &Path, inodes: &[u64]) -> Option<(u32, String)> {
 fn daemon_of(uid: u32) -> Option<(u32, String)> {
     let name = rocebud_ctl::SocketName::Abstract(format!("rocebud-{uid}"));
     let socket = rocebud_ctl::control_socket().ok()?;
+    // Nobody may be accepting: a connect that waits for room in a full queue would wait for ever.
+    rustix::io::ioctl_fionbio(&socket, true).ok()?;
     rustix::net::connect(&socket, &name.address().ok()?).ok()?;
     let pid = rocebud_ctl::fds::peer_ids(&socket).ok()?.pid;
     (pid != 0).then(|| (pid, command(Path::new("/proc"), pid)))

@@ -8,6 +8,10 @@ fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
 }
 
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(5)
+}
+
 fn name() -> SocketName {
     SocketName::Abstract("test".into())
 }
@@ -34,7 +38,7 @@ fn client(answers: Vec<Vec<u8>>) -> (Client, thread::JoinHandle<OwnedFd>) {
         }
         notices
     });
-    let client = Client::greet(ours, Role::Library, &name()).unwrap();
+    let client = Client::greet(ours, Role::Library, &name(), soon()).unwrap();
     (client, daemon)
 }
 
@@ -102,14 +106,14 @@ fn another_version_and_a_stranger_are_told_apart() {
             pid: 6,
         };
         channel::send(&theirs, &welcome.encode(), &[]).unwrap();
-        match Client::greet(ours, Role::Library, &name()) {
+        match Client::greet(ours, Role::Library, &name(), soon()) {
             Err(Unreachable::Refused(error)) => assert_eq!(error.kind, kind),
             other => panic!("{other:?}"),
         }
     }
     let (ours, theirs) = pair();
     channel::send(&theirs, b"HTTP/1.1 400", &[]).unwrap();
-    match Client::greet(ours, Role::Library, &name()) {
+    match Client::greet(ours, Role::Library, &name(), soon()) {
         Err(Unreachable::Refused(error)) => assert!(error.message.contains("no rocebud daemon")),
         other => panic!("{other:?}"),
     }
@@ -119,6 +123,20 @@ fn another_version_and_a_stranger_are_told_apart() {
 fn a_daemon_that_closes_in_greeting_is_one_that_leaves() {
     let (ours, theirs) = pair();
     drop(theirs);
-    let outcome = Client::greet(ours, Role::Library, &name());
+    let outcome = Client::greet(ours, Role::Library, &name(), soon());
     assert!(matches!(outcome, Err(Unreachable::Closed)), "{outcome:?}");
+}
+
+#[test]
+fn a_listener_that_never_greets_is_named_in_bounded_time() {
+    let (ours, theirs) = pair();
+    let deadline = Instant::now() + Duration::from_millis(50);
+    let outcome = Client::greet(ours, Role::Library, &name(), deadline);
+    let Err(Unreachable::Silent(error)) = outcome else {
+        panic!("{outcome:?}");
+    };
+    let me = format!("(process {}, user", std::process::id());
+    assert!(error.message.contains(&me), "{error}");
+    assert!(deadline.elapsed() < Duration::from_secs(5));
+    drop(theirs);
 }

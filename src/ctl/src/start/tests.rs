@@ -61,3 +61,57 @@ fn a_socket_of_a_stranger_is_not_trusted() {
     assert!(name.trusts(0) && name.trusts(me));
     assert!(!name.trusts(me.wrapping_add(54_321)));
 }
+
+/// A socket at a path of its own where somebody listens and never accepts.
+fn deaf(name: &str, backlog: i32) -> (PathBuf, OwnedFd) {
+    let path = std::env::temp_dir().join(format!("rocebud-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let socket = control_socket().unwrap();
+    let address = SocketName::Path(path.clone()).address().unwrap();
+    rustix::net::bind(&socket, &address).unwrap();
+    rustix::net::listen(&socket, backlog).unwrap();
+    (path, socket)
+}
+
+#[test]
+fn who_listens_and_never_answers_is_waited_for_briefly_and_named() {
+    let (path, socket) = deaf("deaf", 8);
+    let start = Instant::now();
+    let error = Client::connect_system(&path, Role::Command).unwrap_err();
+    let waited = start.elapsed();
+    assert!(error.message.contains(path.to_str().unwrap()), "{error}");
+    let me = format!("process {}", std::process::id());
+    assert!(error.message.contains(&me), "{error}");
+    assert!(
+        waited < GREETING_WAIT + Duration::from_secs(5),
+        "{waited:?}"
+    );
+    drop(socket);
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_full_queue_of_connections_is_no_reason_to_hang() {
+    let (path, socket) = deaf("full", 0);
+    let name = SocketName::Path(path.clone());
+    let address = name.address().unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let one = control_socket().unwrap();
+        rustix::io::ioctl_fionbio(&one, true).unwrap();
+        match rustix::net::connect(&one, &address) {
+            Ok(()) => waiting.push(one),
+            Err(error) => break assert_eq!(error, Errno::AGAIN),
+        }
+    }
+    let start = Instant::now();
+    let patience = Duration::from_millis(100);
+    let outcome = Client::connect_within(&name, Role::Command, patience);
+    assert!(
+        matches!(outcome, Err(Unreachable::Silent(_))),
+        "{outcome:?}"
+    );
+    assert!(start.elapsed() < Duration::from_secs(5));
+    drop((waiting, socket));
+    std::fs::remove_file(&path).unwrap();
+}
