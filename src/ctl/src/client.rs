@@ -14,7 +14,7 @@ use crate::limits::{ANSWER_WAIT, MESSAGE_BYTES_MAX};
 use crate::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
 use crate::start::{SocketName, Unreachable, serves_us};
 use crate::status::StatusReport;
-use crate::{DeviceInfo, PageSet};
+use crate::{DeviceInfo, DeviceList, PageSet};
 
 /// A connection to the daemon. Requests from several threads take turns.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Client {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// All devices, after some change.
-    Devices(Vec<DeviceInfo>),
+    Devices(DeviceList),
     /// The daemon went away. Close the sockets of your slots at once: a stale holder of port 4791
     /// would shift the group of the next daemon.
     Closed,
@@ -135,8 +135,13 @@ impl Client {
 
     /// All devices, in the order in which verbs lists them.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, CtlError> {
+        self.device_list().map(|list| list.devices)
+    }
+
+    /// All devices, and which of several lists is the newest.
+    pub fn device_list(&self) -> Result<DeviceList, CtlError> {
         match self.ask(&Request::Devices)? {
-            (Answer::Devices(devices), _) => Ok(devices),
+            (Answer::Devices(list), _) => Ok(list),
             _ => Err(self.out_of_step()),
         }
     }
@@ -215,7 +220,7 @@ impl Client {
                 Ok(got) if got.bytes == 0 => break,
                 Ok(got) if got.truncated => {}
                 Ok(got) => match messages::decode(&buf[..got.bytes]) {
-                    Ok(Announcement::Devices(devices)) => said.push(Notice::Devices(devices)),
+                    Ok(Announcement::Devices(list)) => said.push(Notice::Devices(list)),
                     Err(_) => break,
                 },
                 Err(Errno::AGAIN) => return said,

@@ -63,3 +63,13 @@ impl DeviceInfo {
         self.gids.get(index).copied().flatten()
     }
 }
+
+/// All devices at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DeviceList {
+    /// Rises with every change. Answers and announcements come by two sockets, so an older list may
+    /// be read after a newer one; it must be thrown away.
+    pub generation: u64,
+    /// In the order in which verbs lists them.
+    pub devices: Vec<DeviceInfo>,
+}

@@ -22,7 +22,7 @@ mod start;
 pub mod status;
 
 pub use client::{Client, Notice, SlotGrant};
-pub use device::{DeviceInfo, GidEntry};
+pub use device::{DeviceInfo, DeviceList, GidEntry};
 pub use error::{CtlError, ErrorKind};
 pub use page::PageSet;
 pub use start::{

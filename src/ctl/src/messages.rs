@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CtlError;
 use crate::status::StatusReport;
-use crate::{DeviceInfo, ErrorKind};
+use crate::{DeviceList, ErrorKind};
 
 /// Version of everything behind the greeting. Library and daemon must agree exactly.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"ROCEBUD\0";
 
@@ -153,7 +153,7 @@ pub enum Request {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// To [`Request::Devices`].
-    Devices(Vec<DeviceInfo>),
+    Devices(DeviceList),
     /// To [`Request::TakeSlot`]. Descriptors: receive IPv4, forwarding, receive IPv6 if `v6`, then
     /// the send sockets in the order of their ports.
     Slot {
@@ -180,7 +180,7 @@ pub enum Answer {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Announcement {
     /// The device list after a change. Only the newest is worth anything.
-    Devices(Vec<DeviceInfo>),
+    Devices(DeviceList),
 }
 
 /// Reads a message; trailing bytes are an error.

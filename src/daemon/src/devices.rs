@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rocebud_ctl::limits::DEVICES_MAX;
-use rocebud_ctl::{DeviceInfo, GidEntry};
+use rocebud_ctl::{DeviceInfo, DeviceList, GidEntry};
 use rocebud_wire::{Gid, Mtu, guid_from_mac};
 
 use crate::gid_table::GidTable;
@@ -53,6 +53,7 @@ pub(crate) struct Devices {
     salt: u64,
     ipv6: bool,
     list: Vec<DeviceInfo>,
+    generation: u64,
     left_out: usize,
     /// There was a first look; what it found up had been up before.
     looked: bool,
@@ -74,12 +75,24 @@ impl Devices {
         &self.list
     }
 
+    /// The same as clients get it.
+    pub(crate) fn numbered(&self) -> DeviceList {
+        DeviceList {
+            generation: self.generation,
+            devices: self.list.clone(),
+        }
+    }
+
     /// Brings everything up to date with the picture and the time. True if the list changed.
     pub(crate) fn refresh(&mut self, picture: &Picture, now: Now, speed: SpeedOf<'_>) -> bool {
         self.ports
             .retain(|ifindex, _| picture.links().any(|l| l.ifindex == *ifindex));
         let mut list = Vec::new();
-        for link in picture.links().filter(|link| is_device(link, picture)) {
+        for link in picture.links() {
+            // What was a device stays one: a tunnel that loses its last address is DOWN, not gone.
+            if !is_device(link, picture) && !self.ports.contains_key(&link.ifindex) {
+                continue;
+            }
             let addresses = self.addresses(picture, link.ifindex);
             let guid = self.guid(link);
             let port = self
@@ -100,6 +113,7 @@ impl Devices {
         self.left_out = list.len().saturating_sub(DEVICES_MAX);
         list.truncate(DEVICES_MAX);
         let changed = list != self.list;
+        self.generation += u64::from(changed);
         self.list = list;
         changed
     }

@@ -127,14 +127,14 @@ impl Server {
         if client.wants_devices.take().is_none() {
             return Ok(());
         }
-        let list = self.devices.list().to_vec();
+        let list = self.devices.numbered();
         self.answer(key, &Answer::Devices(list), &[])
             .map_err(|_| DropClient)
     }
 
     /// Sends a client the newest device list, now or when it can take it.
     pub(crate) fn announce(&mut self, key: u64) -> Result<(), DropClient> {
-        let list = self.devices.list().to_vec();
+        let list = self.devices.numbered();
         let client = self.clients.get_mut(&key).ok_or(DropClient)?;
         let Some(notices) = client
             .notices

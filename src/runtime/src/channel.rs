@@ -2,12 +2,14 @@
 //! an object waits for.
 //!
 //! The descriptor is an eventfd in semaphore mode whose value is always the number of events in
-//! the list: both change under the list's lock. It is readable exactly while events wait, and its
-//! flags (O_NONBLOCK, set by the program with fcntl) decide whether taking an event blocks.
+//! the list, less those that a thread has just read and is about to take. It is readable exactly
+//! while events wait, and its flags (O_NONBLOCK, set by the program with fcntl) decide whether
+//! taking an event blocks. A closed queue stays readable, and what is read then is an error.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use rocebud_objects::{Errno, Misuse};
@@ -19,8 +21,12 @@ use crate::sys;
 #[derive(Debug)]
 pub struct EventQueue<T> {
     fd: OwnedFd,
+    closed: AtomicBool,
     list: Mutex<VecDeque<T>>,
 }
+
+/// Reads of a closed queue that find it readable: more than anybody makes.
+const READABLE_FOR_EVER: u64 = 1 << 62;
 
 /// Something that has events which must be acknowledged.
 pub trait Acked {
@@ -36,6 +42,7 @@ impl<T: Acked> EventQueue<T> {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             fd: sys::semaphore()?,
+            closed: AtomicBool::new(false),
             list: Mutex::new(VecDeque::new()),
         })
     }
@@ -49,7 +56,7 @@ impl<T: Acked> EventQueue<T> {
     pub fn push(&self, event: T) {
         let mut list = lock(&self.list);
         list.push_back(event);
-        sys::signal(self.fd.as_fd());
+        sys::signal(self.fd.as_fd(), 1);
     }
 
     /// Takes the oldest event, if there is one, and charges it.
@@ -57,30 +64,54 @@ impl<T: Acked> EventQueue<T> {
         let mut list = lock(&self.list);
         let event = list.pop_front()?;
         sys::take(self.fd.as_fd());
+        Some(Self::charged(event))
+    }
+
+    /// Takes the oldest event, waiting for one if the descriptor's flags say so. `None` if another
+    /// thread was faster: try again.
+    ///
+    /// The wait is a read and no poll, as it is with a device of the kernel: a read begins again
+    /// by itself after a handler that was installed with `SA_RESTART`.
+    ///
+    /// # Errors
+    /// EAGAIN: the descriptor is non-blocking. EINTR (4): a signal was handled. EIO: the queue was
+    /// closed and is empty.
+    pub fn wait(&self) -> Result<Option<T>, Misuse> {
+        if self.is_closed() && self.is_empty() {
+            return Err(Misuse::new(
+                Errno::EIO,
+                "the device is gone: no event will come any more",
+            ));
+        }
+        if let Err(error) = sys::take_waiting(self.fd.as_fd()) {
+            let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
+            return Err(Misuse::new(
+                errno,
+                match errno {
+                    Errno::EAGAIN => "no event waits and the descriptor is non-blocking",
+                    _ => "waiting for an event was interrupted",
+                },
+            ));
+        }
+        Ok(lock(&self.list).pop_front().map(Self::charged))
+    }
+
+    /// No event will come any more: whoever waits, or will, gets an error once the list is empty.
+    pub fn close(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            sys::signal(self.fd.as_fd(), READABLE_FOR_EVER);
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn charged(event: T) -> T {
         if let Some(acks) = event.acks() {
             acks.taken();
         }
-        Some(event)
-    }
-
-    /// Waits until an event may be there.
-    ///
-    /// # Errors
-    /// EAGAIN: the descriptor is non-blocking. EINTR (4): a signal was handled.
-    pub fn wait(&self) -> Result<(), Misuse> {
-        if sys::is_nonblocking(self.fd.as_fd()) {
-            return Err(Misuse::new(
-                Errno::EAGAIN,
-                "no event waits and the descriptor is non-blocking",
-            ));
-        }
-        match sys::poll(&mut [sys::poll_fd(self.fd())], None) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Misuse::new(
-                Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
-                "waiting for an event was interrupted",
-            )),
-        }
+        event
     }
 
     /// Takes out, uncharged, every event that `gone` says belongs to a dead object.

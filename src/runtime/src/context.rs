@@ -1,14 +1,15 @@
 //! What is shared about an open device and its objects, below the handles of verbs.
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use rocebud_objects::{CqId, EventKind, Misuse, SrqId};
 use rocebud_wire::Qpn;
 
 use crate::channel::{Acked, Acks, EventQueue};
-use crate::cq::Cq;
+use crate::cq::{CompChannel, Cq};
+use crate::sync::lock;
 
 /// An open device: its interface and its asynchronous events.
 #[derive(Debug)]
@@ -18,7 +19,9 @@ pub struct ContextShared {
     /// The layer above's word.
     pub user: AtomicU64,
     closed: AtomicBool,
+    gone: AtomicBool,
     events: EventQueue<AsyncNotice>,
+    channels: Mutex<Vec<Weak<CompChannel>>>,
 }
 
 /// A queue pair, as events see it.
@@ -88,7 +91,9 @@ impl ContextShared {
             ifindex,
             user: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             events: EventQueue::new()?,
+            channels: Mutex::default(),
         })
     }
 
@@ -109,12 +114,44 @@ impl ContextShared {
         self.events.try_take()
     }
 
-    /// Waits until an event may be there.
+    /// Takes the oldest event, waiting if the descriptor's flags say so. `None`: try again.
     ///
     /// # Errors
-    /// EAGAIN: non-blocking. EINTR: a signal.
-    pub fn wait(&self) -> Result<(), Misuse> {
+    /// EAGAIN: non-blocking. EINTR: a signal. EIO: the device is gone and said so.
+    pub fn wait(&self) -> Result<Option<AsyncNotice>, Misuse> {
         self.events.wait()
+    }
+
+    /// A completion channel of this device.
+    pub(crate) fn new_channel(&self) -> std::io::Result<Arc<CompChannel>> {
+        let channel = Arc::new(CompChannel::new()?);
+        let mut channels = lock(&self.channels);
+        channels.retain(|c| c.strong_count() != 0);
+        channels.push(Arc::downgrade(&channel));
+        drop(channels);
+        if self.is_gone() {
+            channel.close();
+        }
+        Ok(channel)
+    }
+
+    /// The interface was removed, or the daemon went: programs hear it, and whoever waits for
+    /// events of this device is woken.
+    pub(crate) fn lose(&self) {
+        if self.gone.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.raise(EventKind::DeviceFatal, Element::Device);
+        self.events.close();
+        for channel in lock(&self.channels).iter().filter_map(Weak::upgrade) {
+            channel.close();
+        }
+    }
+
+    /// The device will never work again.
+    #[inline]
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     /// Nothing may be done with it any more.

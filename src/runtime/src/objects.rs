@@ -39,9 +39,9 @@ impl Runtime {
     ///
     /// # Errors
     /// EMFILE: no descriptor left.
-    pub fn create_channel(&self) -> Result<Arc<CompChannel>, Misuse> {
+    pub fn create_channel(&self, context: &ContextShared) -> Result<Arc<CompChannel>, Misuse> {
         self.check()?;
-        CompChannel::new().map(Arc::new).map_err(no_descriptor)
+        context.new_channel().map_err(no_descriptor)
     }
 
     /// A completion queue. Sizes were checked by the layer above.
@@ -83,7 +83,7 @@ impl Runtime {
     /// Takes the oldest event of a channel, waiting if the descriptor's flags say so.
     ///
     /// # Errors
-    /// EAGAIN: non-blocking and nothing there. EINTR: a signal. EIO: a child made by fork.
+    /// EAGAIN: non-blocking and nothing there. EINTR: a signal. EIO: the device is gone.
     pub fn next_cq_event(&self, channel: &CompChannel) -> Result<CqNotice, Misuse> {
         loop {
             if let Some(notice) = channel.try_take() {
@@ -96,20 +96,25 @@ impl Runtime {
                 }
             }
             let _sleeping = self.progress.sleeps();
-            channel.wait()?;
+            if let Some(notice) = channel.wait()? {
+                return Ok(notice);
+            }
         }
     }
 
     /// Takes the oldest asynchronous event, waiting if the descriptor's flags say so.
     ///
     /// # Errors
-    /// EAGAIN: non-blocking and nothing there. EINTR: a signal.
+    /// EAGAIN: non-blocking and nothing there. EINTR: a signal. EIO: the device is gone, and its
+    /// last event was taken.
     pub fn next_async_event(&self, context: &ContextShared) -> Result<AsyncNotice, Misuse> {
         loop {
             if let Some(notice) = context.try_take() {
                 return Ok(notice);
             }
-            context.wait()?;
+            if let Some(notice) = context.wait()? {
+                return Ok(notice);
+            }
         }
     }
 

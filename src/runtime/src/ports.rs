@@ -91,13 +91,13 @@ pub(crate) fn check_route(path: &Path) -> Result<(), Misuse> {
     }
 }
 
-/// What changed between two descriptions of one device, as events. `None` = it is gone.
+/// What changed between two descriptions of one port, as events. `None` = its device is gone.
 pub(crate) fn events(old: &DeviceInfo, new: Option<&DeviceInfo>) -> Vec<EventKind> {
     let Some(new) = new else {
         return if old.active {
-            vec![EventKind::PortErr, EventKind::DeviceFatal]
+            vec![EventKind::PortErr]
         } else {
-            vec![EventKind::DeviceFatal]
+            Vec::new()
         };
     };
     let mut events = Vec::new();
@@ -201,9 +201,7 @@ mod tests {
         let mut moved = old.clone();
         moved.gids[1] = None;
         assert_eq!(events(&old, Some(&moved)), [EventKind::GidChange]);
-        assert_eq!(
-            events(&old, None),
-            [EventKind::PortErr, EventKind::DeviceFatal]
-        );
+        assert_eq!(events(&old, None), [EventKind::PortErr]);
+        assert_eq!(events(&down, None), []);
     }
 }

@@ -162,7 +162,7 @@ impl Progress {
 
     /// Wakes the thread.
     pub(crate) fn wake(&self) {
-        sys::signal(self.wake.as_fd());
+        sys::signal(self.wake.as_fd(), 1);
     }
 
     /// Arms the timer if it would fire too late. Called with the engine's lock held, after

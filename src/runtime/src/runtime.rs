@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use rocebud_ctl::fds;
 use rocebud_ctl::page::Fact;
-use rocebud_ctl::{Client, CtlError, DeviceInfo, Notice};
-use rocebud_objects::{AttrMask, Counter, Errno, EventKind, Misuse, Path, PdId, QpAttr, QpState};
+use rocebud_ctl::{Client, CtlError, DeviceInfo, DeviceList, Notice};
+use rocebud_objects::{AttrMask, Counter, Errno, Misuse, Path, PdId, QpAttr, QpState};
 
-use crate::context::{ContextShared, Element};
+use crate::context::{ContextShared, Element, QpShared};
 use crate::core::{Core, Shared};
 use crate::cq::Cq;
 use crate::keys::{KeyTable, Region};
@@ -32,13 +32,29 @@ pub struct Runtime {
     pub(crate) progress: Progress,
     /// Descriptors that the progress thread sleeps on.
     pub(crate) sockets: Mutex<Sockets>,
-    devices: RwLock<Arc<Vec<DeviceInfo>>>,
+    devices: RwLock<Devices>,
     contexts: Mutex<Vec<Weak<ContextShared>>>,
     dead: AtomicBool,
     next_pd: AtomicU32,
     pub(crate) next_srq: AtomicU32,
     /// Few cores for many threads: a poll in vain gives the core away.
     yields: bool,
+}
+
+/// The newest device list.
+#[derive(Debug)]
+struct Devices {
+    generation: u64,
+    list: Arc<Vec<DeviceInfo>>,
+}
+
+impl From<DeviceList> for Devices {
+    fn from(list: DeviceList) -> Self {
+        Self {
+            generation: list.generation,
+            list: Arc::new(list.devices),
+        }
+    }
 }
 
 /// What the progress thread listens to besides the daemon.
@@ -106,7 +122,7 @@ impl Runtime {
         sys::at_exit(say_what_is_due);
         rocebud_mem::install().map_err(os("installing the memory guard"))?;
         let client = Client::connect_or_start()?;
-        let devices = client.devices()?;
+        let devices = client.device_list()?;
         let pages = client.page_set()?;
         let progress = Progress::new().map_err(os("making an event descriptor"))?;
         let fds = client.raw_fds().into_iter().chain(progress.fds());
@@ -120,7 +136,7 @@ impl Runtime {
             core: Mutex::new(Core::new()),
             progress,
             sockets: Mutex::default(),
-            devices: RwLock::new(Arc::new(devices)),
+            devices: RwLock::new(devices.into()),
             contexts: Mutex::default(),
             dead: AtomicBool::new(false),
             next_pd: AtomicU32::new(1),
@@ -220,13 +236,13 @@ impl Runtime {
 
     /// All devices as of now.
     pub fn devices(&self) -> Arc<Vec<DeviceInfo>> {
-        Arc::clone(&read(&self.devices))
+        Arc::clone(&read(&self.devices).list)
     }
 
     /// The device on an interface.
     pub fn device(&self, ifindex: u32) -> Option<DeviceInfo> {
         let devices = read(&self.devices);
-        devices.iter().find(|d| d.ifindex == ifindex).cloned()
+        devices.list.iter().find(|d| d.ifindex == ifindex).cloned()
     }
 
     /// Asks the daemon for the devices. Notices bring every change, but a little later: a program
@@ -236,7 +252,7 @@ impl Runtime {
     /// EIO: the daemon is gone.
     pub fn refresh(&self) -> Result<Arc<Vec<DeviceInfo>>, Misuse> {
         self.check()?;
-        match self.client.devices() {
+        match self.client.device_list() {
             Ok(devices) => self.on_devices(devices),
             Err(error) => {
                 log::line(Level::Error, format_args!("{error}"));
@@ -252,17 +268,22 @@ impl Runtime {
     /// ENODEV: it is gone. EMFILE: no descriptor left.
     pub fn open(&self, ifindex: u32) -> Result<Arc<ContextShared>, Misuse> {
         self.check()?;
+        let context = ContextShared::new(ifindex).map_err(no_descriptor)?;
+        let context = Arc::new(context);
+        let mut contexts = lock(&self.contexts);
+        contexts.retain(|c| c.strong_count() != 0);
+        contexts.push(Arc::downgrade(&context));
+        drop(contexts);
+        // Looked for last: what goes from now on, the context in the list hears of.
         if self.device(ifindex).is_none() {
             return Err(Misuse::new(
                 Errno::ENODEV,
                 "open_device: the interface of this device is gone",
             ));
         }
-        let context = ContextShared::new(ifindex).map_err(no_descriptor)?;
-        let context = Arc::new(context);
-        let mut contexts = lock(&self.contexts);
-        contexts.retain(|c| c.strong_count() != 0);
-        contexts.push(Arc::downgrade(&context));
+        if self.is_dead() {
+            context.lose();
+        }
         Ok(context)
     }
 
@@ -276,12 +297,16 @@ impl Runtime {
         }
     }
 
-    fn on_devices(&self, devices: Vec<DeviceInfo>) {
-        let new = Arc::new(devices);
-        let old = std::mem::replace(&mut *write(&self.devices), Arc::clone(&new));
-        if *old == *new {
-            return;
-        }
+    fn on_devices(&self, devices: DeviceList) {
+        let new = Devices::from(devices);
+        let (old, new) = {
+            let mut devices = write(&self.devices);
+            if new.generation <= devices.generation {
+                return;
+            }
+            let list = Arc::clone(&new.list);
+            (std::mem::replace(&mut *devices, new).list, list)
+        };
         let find = |list: &[DeviceInfo], ifindex| {
             list.iter()
                 .find(|d: &&DeviceInfo| d.ifindex == ifindex)
@@ -293,7 +318,11 @@ impl Runtime {
             };
             let after = find(&new, context.ifindex);
             for kind in ports::events(&before, after.as_ref()) {
-                context.raise(kind, element_of(kind));
+                context.raise(kind, Element::Port(1));
+            }
+            if after.is_none() {
+                self.fail_qps(|qp| Arc::ptr_eq(&qp.context, &context));
+                context.lose();
             }
             if let Some(after) = after.filter(|a| a.active_mtu != before.active_mtu) {
                 self.on_mtu(&context, after.mtu());
@@ -331,7 +360,19 @@ impl Runtime {
         let mut core = lock(&self.core);
         self.dead.store(true, Ordering::Release);
         core.drop_link();
-        let qpns: Vec<_> = core.dir.qps.keys().copied().collect();
+        drop(core);
+        self.fail_qps(|_| true);
+        for context in self.contexts() {
+            context.lose();
+        }
+    }
+
+    /// Queue pairs whose device is gone go to ERR, which flushes what is posted and wakes who
+    /// waits for it.
+    fn fail_qps(&self, lost: impl Fn(&QpShared) -> bool) {
+        let mut core = lock(&self.core);
+        let qps = core.dir.qps.values().filter(|qp| lost(qp));
+        let qpns: Vec<_> = qps.map(|qp| qp.qpn).collect();
         let error = QpAttr {
             qp_state: QpState::Err,
             ..QpAttr::default()
@@ -341,10 +382,6 @@ impl Runtime {
             let _ = node.modify_qp(world.now, qpn, &error, AttrMask::STATE, None, &mut world);
         }
         core.transmit(&self.shared);
-        drop(core);
-        for context in self.contexts() {
-            context.raise(EventKind::DeviceFatal, Element::Device);
-        }
     }
 
     // ---- slots
@@ -425,13 +462,6 @@ impl Runtime {
             rocebud_mem::Mode::ProcessVm => 2,
         };
         state(Fact::MemoryMode, mode);
-    }
-}
-
-fn element_of(kind: EventKind) -> Element {
-    match kind {
-        EventKind::DeviceFatal => Element::Device,
-        _ => Element::Port(1),
     }
 }
 

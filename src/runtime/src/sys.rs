@@ -61,11 +61,22 @@ pub(crate) fn set_timer(fd: BorrowedFd<'_>, at_ns: u64) {
     };
 }
 
-/// Adds one to an eventfd.
-pub(crate) fn signal(fd: BorrowedFd<'_>) {
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: eight bytes are readable at `one`.
-    unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+/// Adds to an eventfd.
+pub(crate) fn signal(fd: BorrowedFd<'_>, count: u64) {
+    let word = count.to_ne_bytes();
+    // SAFETY: eight bytes are readable at `word`.
+    unsafe { libc::write(fd.as_raw_fd(), word.as_ptr().cast(), word.len()) };
+}
+
+/// Takes one from a semaphore, waiting if its flags say so.
+pub(crate) fn take_waiting(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut word = [0u8; 8];
+    // SAFETY: eight bytes are writable at `word`.
+    let n = unsafe { libc::read(fd.as_raw_fd(), word.as_mut_ptr().cast(), word.len()) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// Takes from an eventfd or timerfd what is there, without waiting whatever its flags say.
@@ -87,13 +98,6 @@ pub(crate) fn take(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: eight bytes are writable at `word`.
     let n = unsafe { libc::read(fd.as_raw_fd(), word.as_mut_ptr().cast(), word.len()) };
     n == 8
-}
-
-/// The descriptor has O_NONBLOCK.
-pub(crate) fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
-    // SAFETY: no pointers.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
 /// Sets O_NONBLOCK, as programs do.

@@ -43,6 +43,10 @@ struct Inner {
 
 const NO_PORT: Misuse = Misuse::invalid("the only port of a device is 1");
 const CLOSED: Misuse = Misuse::invalid("the device was closed");
+const GONE: Misuse = Misuse::new(
+    Errno::ENODEV,
+    "the interface of this device was removed: close it and open another",
+);
 
 impl Context {
     pub(crate) fn new(
@@ -74,6 +78,9 @@ impl Context {
         self.inner.runtime.check()?;
         if self.inner.shared.is_closed() {
             return Err(CLOSED);
+        }
+        if self.inner.shared.is_gone() {
+            return Err(GONE);
         }
         Ok(())
     }
@@ -110,7 +117,8 @@ impl Context {
         if port != 1 {
             return Err(NO_PORT);
         }
-        let device = self.current().filter(|_| !self.inner.runtime.is_dead());
+        let lost = self.inner.runtime.is_dead() || self.inner.shared.is_gone();
+        let device = self.current().filter(|_| !lost);
         Ok(attrs::port_attr(device.as_ref()))
     }
 
@@ -247,7 +255,7 @@ impl Context {
     /// EMFILE as errno 24: no descriptor left.
     pub fn create_comp_channel(&self) -> Result<CompChannel, Misuse> {
         self.check()?;
-        let shared = self.inner.runtime.create_channel()?;
+        let shared = self.inner.runtime.create_channel(&self.inner.shared)?;
         Ok(CompChannel::new(self.clone(), shared))
     }
 

@@ -30,7 +30,7 @@ fn told(client: &Client, name: &str, what: &str, fits: impl Fn(&DeviceInfo) -> b
             .poll_notices()
             .into_iter()
             .map(|notice| match notice {
-                Notice::Devices(list) => list,
+                Notice::Devices(list) => list.devices,
                 Notice::Closed => panic!("the daemon went"),
             });
         lists.flatten().find(|d| d.name == name && fits(d))

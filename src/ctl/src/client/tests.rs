@@ -82,9 +82,12 @@ fn notices_come_in_order_and_end_with_closed_once() {
     let (client, daemon) = client(Vec::new());
     assert_eq!(client.poll_notices(), []);
     let notices = daemon.join().unwrap();
-    let said = messages::encode(&Announcement::Devices(Vec::new())).unwrap();
+    let said = messages::encode(&Announcement::Devices(DeviceList::default())).unwrap();
     channel::send(&notices, &said, &[]).unwrap();
-    assert_eq!(client.poll_notices(), [Notice::Devices(Vec::new())]);
+    assert_eq!(
+        client.poll_notices(),
+        [Notice::Devices(DeviceList::default())]
+    );
     drop(notices);
     assert_eq!(client.poll_notices(), [Notice::Closed]);
     assert_eq!(client.poll_notices(), []);

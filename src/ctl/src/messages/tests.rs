@@ -1,4 +1,5 @@
 use super::*;
+use crate::DeviceInfo;
 use proptest::prelude::*;
 
 #[test]
@@ -50,7 +51,10 @@ fn the_longest_device_list_fits_a_message() {
         loopback: true,
         gids: vec![Some(gid); GIDS_MAX],
     };
-    let answer = Answer::Devices(vec![device; DEVICES_MAX]);
+    let answer = Answer::Devices(DeviceList {
+        generation: u64::MAX,
+        devices: vec![device; DEVICES_MAX],
+    });
     assert!(encode(&answer).unwrap().len() <= MESSAGE_BYTES_MAX);
 }
 

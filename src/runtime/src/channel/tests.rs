@@ -78,14 +78,85 @@ fn a_blocked_taker_is_woken() {
     std::thread::scope(|s| {
         let taker = s.spawn(|| {
             loop {
-                if let Some(event) = queue.try_take() {
+                if let Some(event) = queue.wait().unwrap() {
                     return event.1;
                 }
-                queue.wait().unwrap();
             }
         });
         std::thread::sleep(Duration::from_millis(10));
         queue.push(Event(acks.clone(), 42));
         assert_eq!(taker.join().unwrap(), 42);
     });
+}
+
+#[test]
+fn a_closed_queue_gives_what_it_has_and_then_an_error_to_everybody() {
+    let queue: EventQueue<Event> = EventQueue::new().unwrap();
+    std::thread::scope(|s| {
+        let takers: Vec<_> = (0..3)
+            .map(|_| {
+                s.spawn(|| {
+                    loop {
+                        match queue.wait() {
+                            Ok(None) => {}
+                            other => return other.map(|event| event.map(|e| e.1)),
+                        }
+                    }
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(10));
+        queue.push(Event(Arc::default(), 7));
+        queue.close();
+        let mut got: Vec<_> = takers.into_iter().map(|t| t.join().unwrap()).collect();
+        got.sort_by_key(Result::is_err);
+        assert_eq!(got[0], Ok(Some(7)));
+        let eio = |r: &Result<_, Misuse>| r.as_ref().is_err_and(|e| e.errno == Errno::EIO);
+        assert!(got[1..].iter().all(eio), "{got:?}");
+    });
+    assert!(readable(&queue));
+    sys::set_nonblocking(queue.fd.as_fd());
+    assert_eq!(queue.wait().unwrap_err().errno, Errno::EIO);
+}
+
+#[test]
+fn threads_that_take_at_once_get_each_event_once() {
+    const EVENTS: u32 = 2000;
+    let queue: EventQueue<Event> = EventQueue::new().unwrap();
+    let seen = Mutex::new(Vec::new());
+    std::thread::scope(|s| {
+        for n in 0..4 {
+            let (queue, seen) = (&queue, &seen);
+            s.spawn(move || {
+                loop {
+                    let taken = if n % 2 == 0 {
+                        queue.wait()
+                    } else {
+                        Ok(queue.try_take())
+                    };
+                    match taken {
+                        Ok(Some(event)) => lock(seen).push(event.1),
+                        Ok(None) if queue.is_closed() && queue.is_empty() => return,
+                        Ok(None) => std::thread::yield_now(),
+                        Err(_) => return,
+                    }
+                }
+            });
+        }
+        for n in 0..EVENTS {
+            queue.push(Event(Arc::default(), n));
+            if n % 64 == 0 {
+                queue.purge(|e| e.1 == n);
+            }
+        }
+        while !queue.is_empty() {
+            std::thread::yield_now();
+        }
+        queue.close();
+    });
+    let mut seen = seen.into_inner().unwrap();
+    seen.sort_unstable();
+    assert!(seen.windows(2).all(|w| w[0] < w[1]), "one came twice");
+    let purged = EVENTS.div_ceil(64) as usize;
+    assert!(seen.len() >= EVENTS as usize - purged, "{}", seen.len());
 }

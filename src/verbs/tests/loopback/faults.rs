@@ -39,14 +39,20 @@ fn daemon_dies() {
     let cq = b.context.create_cq(4, Some(&channel), 0, 0).unwrap();
     cq.req_notify(false).unwrap();
     sys::set_nonblocking(a.context.async_fd());
+    let sleeper = std::thread::spawn(move || channel.get_event());
+    std::thread::sleep(Duration::from_millis(20));
     for pid in daemons() {
         sys::kill(pid);
     }
+    let woken = sleeper.join().unwrap();
+    assert_eq!(woken.unwrap_err().errno, Errno::EIO);
     let mut kinds = Vec::new();
     wait_until("DEVICE_FATAL", || {
         kinds.extend(a.context.next_async_event().map(|e| e.kind));
         kinds.contains(&EventKind::DeviceFatal)
     });
+    let last = a.context.next_async_event();
+    assert_eq!(last.unwrap_err().errno, Errno::EIO);
     let wc = b.wait();
     assert_eq!(wc.status, WcStatus::WrFlushErr);
     let mut out = [Wc::default()];
