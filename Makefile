@@ -6,10 +6,11 @@
 #   make build    build/bin/rocebud, build/lib/libibverbs.so.1 and their kin (PROFILE=dev: faster to build)
 #   make lint     format, clippy, the symbol list
 #   make bench    throughput against TCP and latency against raw UDP, over one veth pair (root)
+#   make fuzz     TARGET=… SECONDS=…: a fuzz target (fuzz/README.md)
 include src/abi/link.mk
 
 .DEFAULT_GOAL := build
-.PHONY: demo test conformance lint bench
+.PHONY: demo test conformance lint bench fuzz
 
 demo:
 	tools/setup/packages.sh demo
@@ -34,3 +35,6 @@ bench:
 	tools/setup/packages.sh bench
 	$(MAKE) --no-print-directory build
 	tools/bench/bench.py
+
+fuzz:
+	fuzz/fuzz.sh run $(TARGET) $(SECONDS)

@@ -1,0 +1,34 @@
+#!/bin/bash
+# Runs a fuzz target, or takes what it has found into the corpus.
+#
+#   fuzz/fuzz.sh run TARGET SECONDS     builds it (in release, with its assertions on) and runs it so long
+#   fuzz/fuzz.sh keep TARGET            adds to fuzz/corpus/TARGET what reaches something new
+#
+# What a run finds interesting goes to fuzz/target/found/TARGET, what breaks a promise to
+# fuzz/artifacts/TARGET. Needs cargo-fuzz (cargo install cargo-fuzz) and a C++ compiler, no nightly.
+set -eu
+cd "$(dirname "$0")/.."
+what=$1 target=$2 seconds=${3:-60}
+corpus=fuzz/corpus/$target found=fuzz/target/found/$target artifacts=fuzz/artifacts/$target
+command -v cargo-fuzz >/dev/null || { echo "cargo-fuzz is missing: cargo install cargo-fuzz" >&2; exit 1; }
+case $target in # inputs longer than this are slow and say no more
+    frame_*) longest=4500 ;;
+    *) longest=2048 ;;
+esac
+# sanitizers are for unsafe code; the flags that libFuzzer needs are not stable yet
+RUSTC_BOOTSTRAP=1 cargo fuzz build --sanitizer none --debug-assertions "$target"
+binary=fuzz/target/x86_64-unknown-linux-gnu/release/$target
+mkdir -p "$corpus" "$found" "$artifacts"
+case $what in
+    run)
+        exec "$binary" -max_total_time="$seconds" -max_len="$longest" -timeout=20 -rss_limit_mb=2048 \
+            -print_final_stats=1 -artifact_prefix="$artifacts/" "$found" "$corpus"
+        ;;
+    keep)
+        exec "$binary" -merge=1 -max_len="$longest" -timeout=20 "$corpus" "$found"
+        ;;
+    *)
+        sed -n '2,9p' "$0" >&2
+        exit 2
+        ;;
+esac
