@@ -4,6 +4,7 @@
 //! * [`netns`]: a host with only loopback, or two hosts on a wire (veth), removed on drop.
 //! * [`program`]: a program with a time limit whose output is kept; two of them as a duo.
 //! * [`tree`]: where the build is, the C programs of `tests/peer/c`, what the machine has.
+//! * [`status`]: counters, from `rocebud status --json`.
 //! * [`device`]: what `ibv_devinfo -v` says of a device.
 //!
 //! Nothing here knows the implementation: programs are started as `rocebud run -- PROGRAM`, and read
@@ -13,6 +14,7 @@ pub mod device;
 pub mod netns;
 pub mod program;
 pub mod runner;
+pub mod status;
 pub mod tree;
 
 /// What a case answers: nothing, or why it failed.

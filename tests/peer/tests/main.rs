@@ -10,7 +10,8 @@ mod hostile;
 mod machine;
 mod places;
 mod programs;
-mod status;
+
+use rocebud_peer::status;
 
 fn main() {
     let groups = [

@@ -1,12 +1,13 @@
 //! `rocebud status --json`, read without knowing its shape: counters are found by their names.
 
-use rocebud_peer::netns::Host;
-use rocebud_peer::{Failure, wrong};
 use serde_json::Value;
+
+use crate::netns::Host;
+use crate::{Failure, tree, wrong};
 
 /// A snapshot of a host's counters.
 #[derive(Debug)]
-pub(crate) struct Status(Value);
+pub struct Status(Value);
 
 /// Counters that say that a packet was dropped. `drop_bad_psn` is not among them: the ping-pong's own
 /// duplicates count there when the machine is so busy that its timers run out.
@@ -26,8 +27,12 @@ const DROPS: &[&str] = &[
 ];
 
 impl Status {
-    pub(crate) fn of(host: &Host) -> Result<Self, Failure> {
-        let bin = rocebud_peer::tree::rocebud().display().to_string();
+    /// Asks `rocebud status --json` in `host`.
+    ///
+    /// # Errors
+    /// It failed or printed something that is not JSON.
+    pub fn of(host: &Host) -> Result<Self, Failure> {
+        let bin = tree::rocebud().display().to_string();
         let said = host
             .plain(&bin, &["status", "--json"])
             .limit(30)
@@ -40,17 +45,21 @@ impl Status {
     }
 
     /// The sum of every counter of this name, over the daemon and all processes, dead ones too.
-    pub(crate) fn counter(&self, name: &str) -> u64 {
+    pub fn counter(&self, name: &str) -> u64 {
         sum(&self.0, name)
     }
 }
 
 /// Packets dropped, by reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Drops(Vec<(&'static str, u64)>);
+pub struct Drops(Vec<(&'static str, u64)>);
 
 impl Drops {
-    pub(crate) fn of(host: &Host) -> Result<Self, Failure> {
+    /// Every reason's count in `host`, since its daemon started.
+    ///
+    /// # Errors
+    /// As [`Status::of`].
+    pub fn of(host: &Host) -> Result<Self, Failure> {
         let status = Status::of(host)?;
         Ok(Self(
             DROPS
@@ -61,7 +70,7 @@ impl Drops {
     }
 
     /// What was dropped since `before`.
-    pub(crate) fn since(&self, before: &Self) -> Self {
+    pub fn since(&self, before: &Self) -> Self {
         let pairs = self.0.iter().zip(&before.0);
         Self(
             pairs
@@ -70,7 +79,8 @@ impl Drops {
         )
     }
 
-    pub(crate) fn total(&self) -> u64 {
+    /// All reasons together.
+    pub fn total(&self) -> u64 {
         self.0.iter().map(|(_, n)| n).sum()
     }
 }
