@@ -301,6 +301,13 @@ impl Core {
             .unwrap_or_default()
     }
 
+    /// Every descriptor of the slots.
+    pub(crate) fn all_fds(&self) -> Vec<i32> {
+        let mut fds = self.forward_fds();
+        fds.extend(self.link.iter().flat_map(UdpLink::all_fds));
+        fds
+    }
+
     /// Descriptors that become readable when the daemon hands frames on.
     pub(crate) fn forward_fds(&self) -> Vec<i32> {
         use std::os::fd::AsRawFd;

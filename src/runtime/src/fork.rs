@@ -1,9 +1,12 @@
 //! Children made by `fork`.
 //!
 //! A child has the parent's memory but not its threads, and its locks may be held by nobody that
-//! lives. So the child touches nothing: a word on a page that the kernel wipes in children tells
-//! every call to answer with an error, and the handler closes the inherited descriptors by number,
-//! so that the child keeps neither sockets nor the connection to the daemon open.
+//! lives. So it touches nothing of the parent's: a word on a page that the kernel wipes in children
+//! holds the number of the generation, objects remember theirs, and every call on an object of
+//! another generation answers with an error. The handler of a fork closes the inherited descriptors
+//! by number, so that the child keeps neither sockets nor the connection to the daemon open.
+//!
+//! A child may use verbs itself, with objects of its own: that begins a generation.
 
 use std::os::fd::RawFd;
 use std::sync::Once;
@@ -17,8 +20,11 @@ const FDS_MAX: usize = 128;
 
 static FDS: [AtomicI32; FDS_MAX] = [const { AtomicI32::new(-1) }; FDS_MAX];
 
+/// Of nobody yet: a process before its first use of verbs, or a fresh child.
+pub(crate) const NONE: u64 = 0;
+
 /// Begins to watch for forks. Idempotent.
-pub(crate) fn watch() {
+fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // Without it children are not recognised; they would have to misuse their parent's
@@ -27,10 +33,27 @@ pub(crate) fn watch() {
     });
 }
 
-/// This process is a child that was made after [`watch`].
+/// The generation of this process; [`NONE`] in a child that has not used verbs.
 #[inline]
-pub(crate) fn is_child() -> bool {
-    sys::is_forked()
+pub(crate) fn generation() -> u64 {
+    sys::fork_word()
+}
+
+/// Begins generation `next` in a process that has none. False if another thread was faster.
+pub(crate) fn begin(next: u64) -> bool {
+    watch();
+    // Where a child was made past the C library's fork, its handlers have not run.
+    let inherited = std::array::from_fn::<_, FDS_MAX, _>(|i| FDS[i].load(Ordering::Acquire));
+    if !sys::set_fork_word(next) {
+        return false;
+    }
+    for fd in inherited {
+        if fd >= 0 {
+            forget(fd);
+            sys::close_raw(fd);
+        }
+    }
+    true
 }
 
 /// A descriptor that children must not keep.
@@ -52,7 +75,7 @@ pub(crate) fn forget(fd: RawFd) {
 
 /// Runs in the child, between fork and everything else; only async-signal-safe calls.
 extern "C" fn in_child() {
-    sys::mark_forked();
+    sys::wipe_fork_word();
     for place in &FDS {
         let fd = place.swap(-1, Ordering::AcqRel);
         if fd >= 0 {

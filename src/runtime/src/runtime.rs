@@ -21,11 +21,13 @@ use crate::keys::{KeyTable, Region};
 use crate::log::{self, Level};
 use crate::progress::{self, Progress};
 use crate::sync::{lock, read, try_lock, write};
-use crate::{fork, ports, sys};
+use crate::{current, fork, ports, sys};
 
 /// The runtime of the process.
 #[derive(Debug)]
 pub struct Runtime {
+    /// Of the process that it belongs to; see [`fork`].
+    generation: u64,
     pub(crate) client: Client,
     pub(crate) shared: Shared,
     pub(crate) core: Mutex<Core>,
@@ -76,15 +78,10 @@ const FORKED: Misuse = Misuse::new(
     "verbs objects belong to the process that made them, not to a child made by fork",
 );
 
-static CURRENT: Mutex<Option<Arc<Runtime>>> = Mutex::new(None);
-
 /// A program may exit with its last receive just taken: the ACK must not die with it, or the peer
 /// reports a failure that never was. Waits for nobody, since other threads may be stopped anywhere.
 extern "C" fn say_what_is_due() {
-    if fork::is_child() {
-        return;
-    }
-    let Some(runtime) = try_lock(&CURRENT).and_then(|current| current.clone()) else {
+    let Some(runtime) = current::get() else {
         return;
     };
     if let Some(mut core) = try_lock(&runtime.core) {
@@ -94,40 +91,29 @@ extern "C" fn say_what_is_due() {
 
 impl Runtime {
     /// The runtime of this process; connects to the daemon (and starts one) at the first call, and
-    /// again when the daemon had died.
+    /// again when the daemon had died. A child made by fork gets one of its own.
     ///
     /// # Errors
-    /// No daemon to be had; the reason was logged in one line. EIO in a child made by fork.
+    /// No daemon to be had; the reason was logged in one line.
     pub fn get() -> Result<Arc<Self>, Misuse> {
-        if fork::is_child() {
-            return Err(FORKED);
-        }
-        let mut current = lock(&CURRENT);
-        if let Some(runtime) = current.as_ref().filter(|r| !r.is_dead()) {
-            return Ok(Arc::clone(runtime));
-        }
-        let runtime = Self::start().map_err(|error| {
-            log::line(Level::Error, format_args!("{error}"));
-            Misuse::new(error.errno(), "no rocebud daemon to be had")
-        })?;
-        *current = Some(Arc::clone(&runtime));
-        // In a child nobody may run its destructor: the descriptors in it have been closed.
-        std::mem::forget(Arc::clone(&runtime));
-        Ok(runtime)
+        current::get_or(Self::is_dead, |generation| {
+            Self::start(generation).map_err(|error| {
+                log::line(Level::Error, format_args!("{error}"));
+                Misuse::new(error.errno(), "no rocebud daemon to be had")
+            })
+        })
     }
 
-    fn start() -> Result<Arc<Self>, CtlError> {
+    fn start(generation: u64) -> Result<Arc<Self>, CtlError> {
         let os = |what| move |error: std::io::Error| CtlError::os(what, error);
-        fork::watch();
         sys::at_exit(say_what_is_due);
         rocebud_mem::install().map_err(os("installing the memory guard"))?;
         let client = Client::connect_or_start()?;
         let devices = client.device_list()?;
         let pages = client.page_set()?;
         let progress = Progress::new().map_err(os("making an event descriptor"))?;
-        let fds = client.raw_fds().into_iter().chain(progress.fds());
-        fds.for_each(fork::close_in_children);
         let runtime = Arc::new(Self {
+            generation,
             client,
             shared: Shared {
                 keys: KeyTable::default(),
@@ -144,6 +130,9 @@ impl Runtime {
             yields: std::thread::available_parallelism().is_ok_and(|n| n.get() <= 2),
         });
         progress::start(&runtime).map_err(os("starting the progress thread"))?;
+        let fds = runtime.client.raw_fds().into_iter();
+        fds.chain(runtime.progress.fds())
+            .for_each(fork::close_in_children);
         let fact = runtime.shared.pages.fact(Fact::ProgressThread);
         fact.store(1, Ordering::Relaxed);
         Ok(runtime)
@@ -155,7 +144,7 @@ impl Runtime {
     /// EIO: a child made by fork, or the daemon is gone.
     #[inline]
     pub fn check(&self) -> Result<(), Misuse> {
-        if fork::is_child() {
+        if self.is_inherited() {
             return Err(FORKED);
         }
         if self.is_dead() {
@@ -164,10 +153,11 @@ impl Runtime {
         Ok(())
     }
 
-    /// This process is a child made by fork: nothing may be touched, not even locks.
+    /// It is the parent's, and this process a child made by fork: nothing of it may be touched,
+    /// not even locks.
     #[inline]
-    pub fn is_child() -> bool {
-        fork::is_child()
+    pub fn is_inherited(&self) -> bool {
+        fork::generation() != self.generation
     }
 
     /// The daemon is gone.
@@ -354,10 +344,9 @@ impl Runtime {
             return;
         }
         log::line(Level::Error, format_args!("{}", CtlError::gone()));
-        let closing = std::mem::take(&mut *lock(&self.sockets));
-        let fds = closing.receive.iter().chain(&closing.forwards);
-        fds.for_each(|fd| fork::forget(*fd));
+        *lock(&self.sockets) = Sockets::default();
         let mut core = lock(&self.core);
+        core.all_fds().into_iter().for_each(fork::forget);
         self.dead.store(true, Ordering::Release);
         core.drop_link();
         drop(core);
@@ -400,11 +389,10 @@ impl Runtime {
             receive: core.poll_fds(),
             forwards: core.forward_fds(),
         };
-        let fds = sockets.receive.iter().chain(&sockets.forwards);
-        fds.for_each(|fd| {
-            fork::forget(*fd);
-            fork::close_in_children(*fd);
-        });
+        for fd in core.all_fds() {
+            fork::forget(fd);
+            fork::close_in_children(fd);
+        }
         *lock(&self.sockets) = sockets;
         self.progress.wake();
         Ok(())

@@ -220,8 +220,9 @@ pub fn page_size() -> u64 {
 }
 
 /// A word that reads as 0 in a child made by fork.
-static FORK_WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-const ALIVE: u64 = 0x726f_6365_6275_6431;
+static FORK_WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(&raw const PLAIN_WORD as *mut AtomicU64);
+/// The word until its page is there, or where none could be had.
+static PLAIN_WORD: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the word up and has `child` run in every child made by `fork`. Called once.
 pub(crate) fn watch_forks(child: extern "C" fn()) -> io::Result<()> {
@@ -243,8 +244,6 @@ pub(crate) fn watch_forks(child: extern "C" fn()) -> io::Result<()> {
     // SAFETY: the page is ours; wiping it in children is what we want.
     unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) };
     let word: *mut AtomicU64 = page.cast();
-    // SAFETY: page-aligned, mapped for good, zero is a valid AtomicU64.
-    unsafe { &*word }.store(ALIVE, Ordering::Release);
     FORK_WORD.store(word, Ordering::Release);
     // SAFETY: `child` is async-signal-safe (its own promise) and lives for ever.
     let failed = unsafe { libc::pthread_atfork(None, None, Some(child)) };
@@ -263,21 +262,35 @@ pub(crate) fn at_exit(last: extern "C" fn()) {
     });
 }
 
-/// This process is a child made by `fork` after [`watch_forks`].
+/// The word; 0 in a fresh child.
 #[inline]
-pub(crate) fn is_forked() -> bool {
-    let word = FORK_WORD.load(Ordering::Acquire);
-    // SAFETY: null or the page mapped for good by `watch_forks`.
-    unsafe { word.as_ref() }.is_some_and(|w| w.load(Ordering::Relaxed) != ALIVE)
+pub(crate) fn fork_word() -> u64 {
+    fork_cell().load(Ordering::Acquire)
+}
+
+/// Makes the word `value` if it is 0.
+pub(crate) fn set_fork_word(value: u64) -> bool {
+    let cell = fork_cell();
+    let set = cell.compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire);
+    set.is_ok()
 }
 
 /// For the handler of a fork, where MADV_WIPEONFORK is missing.
-pub(crate) fn mark_forked() {
-    let word = FORK_WORD.load(Ordering::Acquire);
-    // SAFETY: null or the page mapped for good by `watch_forks`; in a child it is private.
-    if let Some(word) = unsafe { word.as_ref() } {
-        word.store(0, Ordering::Release);
-    }
+pub(crate) fn wipe_fork_word() {
+    fork_cell().store(0, Ordering::Release);
+}
+
+#[inline]
+fn fork_cell() -> &'static AtomicU64 {
+    // SAFETY: a static, or the page mapped for good by `watch_forks`, aligned, and zeros or what
+    // was stored there; in a child it is private.
+    unsafe { &*FORK_WORD.load(Ordering::Acquire) }
+}
+
+/// What a pointer to a leaked box points to; `None` for null.
+pub(crate) fn leaked<T: Sync>(at: *mut T) -> Option<&'static T> {
+    // SAFETY: the caller keeps null or a leaked box, which is never freed nor borrowed mutably.
+    unsafe { at.as_ref() }
 }
 
 /// Closes a descriptor by number, in a child that must not run destructors.

@@ -87,7 +87,7 @@ impl Context {
 
     /// Its objects still exist, as far as it is concerned; true also when the daemon is gone.
     pub(crate) fn is_open(&self) -> bool {
-        !Runtime::is_child() && !self.inner.shared.is_closed()
+        !self.inner.runtime.is_inherited() && !self.inner.shared.is_closed()
     }
 
     /// The device as it is now; as it last was, if its interface is gone.
@@ -97,7 +97,7 @@ impl Context {
     }
 
     fn current(&self) -> Option<DeviceInfo> {
-        if Runtime::is_child() {
+        if self.inner.runtime.is_inherited() {
             return None;
         }
         self.inner.runtime.device(self.inner.shared.ifindex)
@@ -202,7 +202,7 @@ impl Context {
     /// EAGAIN: non-blocking and nothing there. EINTR as errno 4: a signal. EIO: a child made by
     /// fork.
     pub fn next_async_event(&self) -> Result<AsyncEventOut, Misuse> {
-        if Runtime::is_child() {
+        if self.inner.runtime.is_inherited() {
             self.inner.runtime.check()?;
         }
         let notice = self.inner.runtime.next_async_event(&self.inner.shared)?;
@@ -301,7 +301,7 @@ impl Context {
 
 impl Inner {
     fn close(&self) {
-        if Runtime::is_child() || !self.shared.mark_closed() {
+        if self.runtime.is_inherited() || !self.shared.mark_closed() {
             return;
         }
         self.runtime.destroy_context(&self.shared);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rocebud_objects::{Errno, Misuse, Wc};
-use rocebud_runtime::Runtime;
 use rocebud_runtime::cq as shared;
 
 use crate::Context;
@@ -58,7 +57,7 @@ impl CompChannel {
     /// fork.
     pub fn get_event(&self) -> Result<CqEvent, Misuse> {
         let runtime = self.inner.context.runtime();
-        if Runtime::is_child() {
+        if self.inner.context.runtime().is_inherited() {
             runtime.check()?;
         }
         let notice = runtime.next_cq_event(&self.inner.shared)?;
@@ -72,7 +71,7 @@ impl CompChannel {
     /// # Errors
     /// EBUSY: completion queues use it. EINVAL: done already.
     pub fn destroy(&self) -> Result<(), Misuse> {
-        if Runtime::is_child() {
+        if self.inner.context.runtime().is_inherited() {
             return self.inner.context.check();
         }
         if self.inner.users.load(Ordering::Acquire) != 0 {
@@ -169,7 +168,7 @@ impl Cq {
     #[inline]
     pub fn poll(&self, out: &mut [Wc]) -> Result<usize, Misuse> {
         let runtime = self.inner.context.runtime();
-        if Runtime::is_child() {
+        if self.inner.context.runtime().is_inherited() {
             runtime.check()?;
         }
         let n = runtime.poll(&self.inner.shared, out);
@@ -198,7 +197,7 @@ impl Cq {
     /// # Errors
     /// EIO: a child made by fork.
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), Misuse> {
-        if Runtime::is_child() {
+        if self.inner.context.runtime().is_inherited() {
             self.inner.context.check()?;
         }
         self.inner.shared.arm(solicited_only);
@@ -223,7 +222,7 @@ impl Cq {
 
     /// `ibv_ack_cq_events`.
     pub fn ack_events(&self, n: u32) {
-        if !Runtime::is_child() {
+        if !self.inner.context.runtime().is_inherited() {
             self.inner.shared.acks.ack(n);
         }
     }
@@ -233,7 +232,7 @@ impl Cq {
     /// # Errors
     /// EBUSY: queue pairs use it. EINVAL: done already.
     pub fn destroy(&self) -> Result<(), Misuse> {
-        if Runtime::is_child() {
+        if self.inner.context.runtime().is_inherited() {
             return self.inner.context.check();
         }
         if self.inner.gone.swap(true, Ordering::AcqRel) {
@@ -252,7 +251,7 @@ impl Cq {
 
     /// `ibv_ack_async_event`, by object: acknowledges `n` asynchronous events taken.
     pub fn ack_async_events(&self, n: u32) {
-        if !Runtime::is_child() {
+        if !self.inner.context.runtime().is_inherited() {
             self.inner.shared.async_acks.ack(n);
         }
     }
@@ -281,7 +280,7 @@ impl Drop for CqInner {
     /// The last handle went without `destroy`: nobody is left to acknowledge, so nothing is waited
     /// for. Queue pairs hold handles, so none uses it.
     fn drop(&mut self) {
-        if Runtime::is_child() || self.gone.load(Ordering::Acquire) {
+        if self.context.runtime().is_inherited() || self.gone.load(Ordering::Acquire) {
             return;
         }
         self.release_channel();

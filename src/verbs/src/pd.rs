@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rocebud_objects::{Access, AhAttr, Errno, Misuse, Path, PdId, SrqAttr};
 use rocebud_runtime::keys::Region;
-use rocebud_runtime::{Runtime, ports};
+use rocebud_runtime::ports;
 use rocebud_wire::{LKey, RKey};
 
 use crate::attrs::limits;
@@ -164,7 +164,7 @@ impl Pd {
     /// # Errors
     /// EBUSY: regions, queue pairs, SRQs or address handles are left on it. EINVAL: done already.
     pub fn dealloc(&self) -> Result<(), Misuse> {
-        if Runtime::is_child() {
+        if self.inner.context.runtime().is_inherited() {
             return self.inner.context.check();
         }
         if self.inner.users.load(Ordering::Acquire) != 0 && self.inner.context.is_open() {
@@ -183,7 +183,7 @@ impl Pd {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        if !Runtime::is_child() {
+        if !self.context.runtime().is_inherited() {
             self.context.forget_pd(self.id);
         }
     }
@@ -277,7 +277,7 @@ impl Mr {
     /// # Errors
     /// EINVAL: done already. EIO: a child made by fork.
     pub fn dereg(&self) -> Result<(), Misuse> {
-        if Runtime::is_child() {
+        if self.inner.pd.pd.inner.context.runtime().is_inherited() {
             return self.inner.pd.pd.inner.context.check();
         }
         if !self.inner.dereg() {
@@ -301,7 +301,7 @@ impl MrInner {
 
 impl Drop for MrInner {
     fn drop(&mut self) {
-        if !Runtime::is_child() {
+        if !self.pd.pd.inner.context.runtime().is_inherited() {
             self.dereg();
         }
     }

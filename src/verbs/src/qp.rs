@@ -155,7 +155,7 @@ impl Qp {
     /// # Errors
     /// EINVAL: destroyed.
     pub fn query(&self) -> Result<(QpAttr, QpInit), Misuse> {
-        if Runtime::is_child() {
+        if self.inner.context.runtime().is_inherited() {
             self.inner.context.check()?;
         }
         if self.inner.gone.load(Ordering::Acquire) {
@@ -267,7 +267,7 @@ impl Qp {
     /// # Errors
     /// EBUSY: attached to a multicast group. EINVAL: done already.
     pub fn destroy(&self) -> Result<(), Misuse> {
-        if Runtime::is_child() {
+        if self.inner.context.runtime().is_inherited() {
             return self.inner.context.check();
         }
         if self.inner.gone.swap(true, Ordering::AcqRel) {
@@ -285,7 +285,7 @@ impl Qp {
 
     /// `ibv_ack_async_event`, by object: acknowledges `n` asynchronous events taken.
     pub fn ack_async_events(&self, n: u32) {
-        if !Runtime::is_child() {
+        if !self.inner.context.runtime().is_inherited() {
             self.inner.shared.acks.ack(n);
         }
     }
@@ -304,7 +304,10 @@ impl Qp {
 
 impl Drop for QpInner {
     fn drop(&mut self) {
-        if Runtime::is_child() || self.gone.load(Ordering::Acquire) || !self.context.is_open() {
+        if self.context.runtime().is_inherited()
+            || self.gone.load(Ordering::Acquire)
+            || !self.context.is_open()
+        {
             return;
         }
         self.context.runtime().abandon_qp(&self.shared);

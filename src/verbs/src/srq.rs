@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rocebud_objects::{Misuse, RecvWr, SrqAttr, SrqId, SrqInit};
-use rocebud_runtime::Runtime;
 use rocebud_runtime::context::SrqShared;
 
 pub use rocebud_runtime::SrqMask;
@@ -128,7 +127,7 @@ impl Srq {
     /// # Errors
     /// EBUSY: queue pairs use it. EINVAL: done already.
     pub fn destroy(&self) -> Result<(), Misuse> {
-        if Runtime::is_child() {
+        if self.inner.context.runtime().is_inherited() {
             return self.inner.context.check();
         }
         if self.inner.gone.swap(true, Ordering::AcqRel) {
@@ -147,7 +146,7 @@ impl Srq {
 
     /// `ibv_ack_async_event`, by object: acknowledges `n` asynchronous events taken.
     pub fn ack_async_events(&self, n: u32) {
-        if !Runtime::is_child() {
+        if !self.inner.context.runtime().is_inherited() {
             self.inner.shared.acks.ack(n);
         }
     }
@@ -176,7 +175,10 @@ fn check_sizes(attr: &SrqAttr) -> Result<(), Misuse> {
 impl Drop for SrqInner {
     /// The last handle went without `destroy`; queue pairs hold handles, so none uses it.
     fn drop(&mut self) {
-        if Runtime::is_child() || self.gone.load(Ordering::Acquire) || !self.context.is_open() {
+        if self.context.runtime().is_inherited()
+            || self.gone.load(Ordering::Acquire)
+            || !self.context.is_open()
+        {
             return;
         }
         self.context.runtime().abandon_srq(&self.shared);

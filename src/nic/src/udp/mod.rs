@@ -83,6 +83,13 @@ impl UdpLink {
         self.sender.gso_refused()
     }
 
+    /// Every descriptor that the link has.
+    pub fn all_fds(&self) -> Vec<RawFd> {
+        let SendSockets { v4, v6 } = &self.send_sockets;
+        let send = v4.iter().chain(v6).map(|(_, fd)| fd.as_raw_fd());
+        self.poll_fds().into_iter().chain(send).collect()
+    }
+
     /// Joins a multicast group on the first receive socket of its family.
     pub fn join(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         self.multicast(group, ifindex, true)

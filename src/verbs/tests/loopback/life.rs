@@ -371,12 +371,29 @@ fn fork() {
             a.qp.destroy(),
             a.mr.dereg(),
             a.context.alloc_pd().map(|_| ()),
-            device_list().map(|_| ()),
             a.qp.post_recv(RecvWr::default()),
         ];
         let good = checks.iter().all(|c| c.is_err_and(|e| e.errno == dead));
         a.context.close();
-        i32::from(!good)
+        if !good || sys::sockets() != 0 {
+            return 1;
+        }
+        // With objects of its own it is a process like any other, and so is its child.
+        let two = pair(QpType::Rc, false, 64);
+        let (c, d) = &two;
+        let works = || {
+            d.post_recv(1, 0, 64);
+            c.post(1, SendOp::Send, c.sges(0, 64));
+            c.wait_good().wr_id == 1 && d.wait_good().wr_id == 1
+        };
+        let grandchild = sys::in_child(|| {
+            let inherited = c.cq.poll(&mut [Wc::default()]).is_err() && a.qp.query().is_err();
+            let (e, f) = pair(QpType::Rc, true, 64);
+            f.post_recv(1, 0, 64);
+            e.post(1, SendOp::Send, e.sges(0, 64));
+            i32::from(!inherited || f.wait_good().wr_id != 1)
+        });
+        i32::from(grandchild != 0 || !works() || a.cq.poll(&mut [Wc::default()]).is_ok())
     });
     assert_eq!(code, 0);
     pattern(&mut a.buffer, 12);
