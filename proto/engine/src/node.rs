@@ -75,7 +75,7 @@ impl Node {
     pub fn new(cfg: NodeConfig) -> Self {
         let mut node = Self::default();
         node.core.cfg = cfg;
-        node.core.reads.set_limit(u64::from(cfg.read_window_bytes));
+        node.set_read_window(cfg.read_window_bytes);
         node
     }
 
@@ -101,7 +101,8 @@ impl Node {
     /// Tells how many bytes of READ responses our own receive buffer takes.
     pub fn set_read_window(&mut self, bytes: u32) {
         self.core.cfg.read_window_bytes = bytes;
-        self.core.reads.set_limit(u64::from(bytes));
+        let limit = u64::from(bytes);
+        self.core.reads.set_limit(limit, &mut self.core.ready);
     }
 
     /// Plants a fault, or takes it out.
@@ -142,7 +143,7 @@ impl Node {
     /// EINVAL: unknown. EBUSY: attached to a multicast group.
     pub fn destroy_qp<E: Env>(&mut self, qpn: Qpn, env: &mut E) -> Result<(), Misuse> {
         let index = self.qps.index(qpn).ok_or(NO_QP)?;
-        if self.mcast.values().any(|list| list.contains(&qpn)) {
+        if self.qps.at(index).is_some_and(|qp| qp.groups != 0) {
             return Err(Misuse::new(
                 Errno::EBUSY,
                 "destroy_qp: still attached to a multicast group; detach it first",
@@ -162,11 +163,10 @@ impl Node {
         if let Some(srq) = qp.init.srq.and_then(|id| self.core.srqs.get_mut(&id)) {
             srq.users = srq.users.saturating_sub(1);
         }
-        for cq in [qp.init.send_cq, qp.init.recv_cq] {
-            if !self.qps.iter().any(|q| q.uses_cq(cq)) {
-                self.core.dead_cqs.retain(|dead| *dead != cq);
-            }
-        }
+        let qps = &self.qps;
+        let in_use = |cq: CqId| qps.iter().any(|q| q.uses_cq(cq));
+        let dead = &mut self.core.dead_cqs;
+        dead.retain(|cq| !qp.uses_cq(*cq) || in_use(*cq));
         Ok(())
     }
 
@@ -229,7 +229,7 @@ impl Node {
     /// # Errors
     /// EINVAL: unknown, not UD, or not a multicast address. ENOMEM: too many.
     pub fn attach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<(), Misuse> {
-        let qp = self.qps.get(qpn).ok_or(NO_QP)?;
+        let qp = self.qps.get_mut(qpn).ok_or(NO_QP)?;
         if qp.init.qp_type != QpType::Ud || !group.is_multicast() {
             return Err(Misuse::invalid(
                 "attach_mcast: needs a UD queue pair and a multicast GID",
@@ -243,6 +243,7 @@ impl Node {
             return Err(Misuse::new(Errno::ENOMEM, "attach_mcast: group is full"));
         }
         list.push(qpn);
+        qp.groups += 1;
         Ok(())
     }
 
@@ -257,6 +258,9 @@ impl Node {
         list.remove(at);
         if list.is_empty() {
             self.mcast.remove(&group);
+        }
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.groups = qp.groups.saturating_sub(1);
         }
         Ok(())
     }

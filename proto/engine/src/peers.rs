@@ -4,6 +4,7 @@
 //! there shares it: (peer address, slot of the destination QPN). Our own buffer, into which READ
 //! responses come, is guarded by the same kind of budget.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use rocebud_wire::Gid;
@@ -15,7 +16,9 @@ use crate::ready::{Index, Ready};
 pub(crate) struct Window {
     limit: u64,
     used: u64,
-    waiting: Vec<Index>,
+    /// In order of arrival, each once, with the bytes that it wants.
+    waiting: VecDeque<(Index, u64)>,
+    waits: Vec<bool>,
 }
 
 impl Window {
@@ -29,25 +32,48 @@ impl Window {
         self.used = self.used.saturating_add(cost);
     }
 
-    /// Gives back, and lets everybody who waits try again.
+    /// Gives back, and lets those who wait longest try again.
     pub(crate) fn release(&mut self, cost: u64, ready: &mut Ready) {
         self.used = self.used.saturating_sub(cost);
         if cost != 0 {
-            for index in self.waiting.drain(..) {
-                ready.push(index);
-            }
+            self.wake(ready);
         }
     }
 
-    /// `index` is to be tried again when something was given back.
-    pub(crate) fn wait(&mut self, index: Index) {
-        if !self.waiting.contains(&index) {
-            self.waiting.push(index);
+    /// `index` is to be tried again when `cost` bytes are free.
+    pub(crate) fn wait(&mut self, index: Index, cost: u64) {
+        let at = index as usize;
+        if self.waits.len() <= at {
+            self.waits.resize(at + 1, false);
+        }
+        if let Some(flag) = self.waits.get_mut(at)
+            && !core::mem::replace(flag, true)
+        {
+            self.waiting.push_back((index, cost));
         }
     }
 
-    pub(crate) fn set_limit(&mut self, limit: u64) {
+    pub(crate) fn set_limit(&mut self, limit: u64, ready: &mut Ready) {
         self.limit = limit;
+        self.wake(ready);
+    }
+
+    /// Wakes no more than what is free may serve: of thousands that wait, each packet given back
+    /// wakes one. Whoever is woken for nothing (somebody else was quicker) waits again; whoever is
+    /// not has packets of its own in flight, whose acknowledgement wakes it.
+    fn wake(&mut self, ready: &mut Ready) {
+        let mut free = self.limit.saturating_sub(self.used);
+        while let Some(&(index, cost)) = self.waiting.front() {
+            let Some(rest) = free.checked_sub(cost) else {
+                return;
+            };
+            free = rest;
+            self.waiting.pop_front();
+            if let Some(flag) = self.waits.get_mut(index as usize) {
+                *flag = false;
+            }
+            ready.push(index);
+        }
     }
 }
 
@@ -101,7 +127,7 @@ impl Peers {
             }
         };
         if let Some(peer) = self.list.get_mut(at) {
-            peer.window.set_limit(u64::from(limit));
+            peer.window.limit = u64::from(limit);
         }
         at
     }
@@ -131,10 +157,7 @@ impl Peers {
         let at = self.entry(gid, slot, bytes);
         if let Some(peer) = self.list.get_mut(at) {
             peer.told = Some(bytes);
-            peer.window.set_limit(u64::from(bytes));
-            for index in peer.window.waiting.drain(..) {
-                ready.push(index);
-            }
+            peer.window.set_limit(u64::from(bytes), ready);
         }
     }
 }
@@ -160,12 +183,32 @@ mod tests {
         window.take(900);
         assert!(window.admits(0, 500), "nobody starves");
         assert!(!window.admits(1, 500));
-        window.wait(8);
-        window.wait(8);
+        window.wait(8, 500);
+        window.wait(8, 500);
         window.release(900, &mut ready);
         assert_eq!(ready.front(), Some(8));
         ready.pop();
         assert!(ready.is_empty());
+    }
+
+    #[test]
+    fn what_comes_free_wakes_as_many_as_it_may_serve_longest_waiting_first() {
+        let (mut ready, mut window) = (Ready::default(), Window::default());
+        window.set_limit(100_000, &mut ready);
+        window.take(100_000);
+        (0..4096).for_each(|index| window.wait(index, 1000));
+        window.release(999, &mut ready);
+        assert!(ready.is_empty(), "not enough for anybody");
+        window.release(2001, &mut ready);
+        let woken: Vec<Index> = core::iter::from_fn(|| {
+            let index = ready.front();
+            ready.pop();
+            index
+        })
+        .collect();
+        assert_eq!(woken, [0, 1, 2]);
+        window.wait(0, 1000);
+        assert_eq!(window.waiting.back(), Some(&(0, 1000)), "at the end again");
     }
 
     #[test]

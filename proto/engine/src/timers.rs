@@ -2,7 +2,8 @@
 //!
 //! Deadlines move forward with every ACK. The heap is touched only when a deadline becomes
 //! *earlier* than the queue pair's entry; otherwise the entry fires, sees that the deadline has
-//! moved, and is put back.
+//! moved, and is put back. A deadline made earlier leaves its old entry behind; when such stale
+//! entries are more than the others, all of them are swept out.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
@@ -18,6 +19,9 @@ struct Slot {
     /// The entry in the heap that counts; others of this queue pair are stale.
     entry: Option<Instant>,
 }
+
+/// Stale entries that are never worth a sweep.
+const SPARE: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
@@ -40,6 +44,12 @@ impl Timers {
         if slot.entry.is_none_or(|entry| deadline < entry) {
             slot.entry = Some(deadline);
             self.heap.push(Reverse((deadline, index)));
+            if self.heap.len() > 2 * self.slots.len() + SPARE {
+                let slots = &self.slots;
+                let counts =
+                    |at, index| slots.get(index as usize).map(|s| s.entry) == Some(Some(at));
+                self.heap.retain(|&Reverse((at, index))| counts(at, index));
+            }
         }
     }
 
@@ -113,5 +123,18 @@ mod tests {
         timers.set(2, Some(Instant(6)));
         assert_eq!(timers.pop_expired(Instant(60)), Some(2));
         assert_eq!(timers.pop_expired(Instant(60)), None);
+    }
+
+    #[test]
+    fn short_waits_between_long_ones_leave_no_pile_behind() {
+        let (mut timers, mut now) = (Timers::default(), Instant(0));
+        for _ in 0..10_000 {
+            timers.set(3, Some(now + 1_000_000_000_000)); // a long ACK timeout …
+            timers.set(3, Some(now + 10)); // … cut short by an RNR NAK
+            now = now + 10;
+            assert_eq!(timers.pop_expired(now), Some(3));
+            assert_eq!(timers.pop_expired(now), None);
+        }
+        assert!(timers.heap.len() < 100, "{}", timers.heap.len());
     }
 }

@@ -64,6 +64,8 @@ pub(crate) struct Qp {
     /// Payload bytes of a full packet.
     pmtu: usize,
     peer: Option<PeerId>,
+    /// Multicast groups that it is attached to.
+    pub(crate) groups: u32,
     sq: SendQueue,
     rq: VecDeque<RecvWr>,
     /// The receive that a SEND is being written into.
@@ -91,6 +93,7 @@ impl Qp {
             sport: 0,
             pmtu: Mtu::M256.bytes() as usize,
             peer: None,
+            groups: 0,
             sq: SendQueue::default(),
             rq: VecDeque::with_capacity(if init.srq.is_some() { 0 } else { ring }),
             held: None,

@@ -141,7 +141,7 @@ impl Qp {
         };
         let admitted = window.admits(flight.bytes, cost);
         if !admitted {
-            window.wait(self.index);
+            window.wait(self.index, cost);
         }
         admitted
     }
@@ -231,7 +231,7 @@ impl Qp {
             return None;
         }
         if !cx.core.reads.admits(flight.read_bytes, cost) {
-            cx.core.reads.wait(self.index);
+            cx.core.reads.wait(self.index, cost);
             return None;
         }
         let mut header = Header::new(self.bth(Opcode::RC_READ_REQUEST, self.sq.psn(cursor)));
