@@ -21,6 +21,9 @@ use crate::sync::lock;
 /// Entries that a completion queue may have.
 pub const CQE_MAX: u32 = 1 << 20;
 
+/// Completion queues of a process.
+pub const CQS_MAX: u32 = 1 << 16;
+
 /// A completion channel.
 pub type CompChannel = EventQueue<CqNotice>;
 

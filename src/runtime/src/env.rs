@@ -22,6 +22,8 @@ use crate::sys;
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     cqs: Vec<Option<Arc<Cq>>>,
+    /// Places in `cqs` that are empty.
+    free_cqs: Vec<CqId>,
     pub(crate) qps: HashMap<Qpn, Arc<QpShared>>,
     pub(crate) srqs: HashMap<SrqId, Arc<SrqShared>>,
 }
@@ -29,28 +31,31 @@ pub(crate) struct Directory {
 impl Directory {
     /// The number that the next completion queue gets.
     pub(crate) fn next_cq(&self) -> CqId {
-        let at = self.cqs.iter().position(Option::is_none);
-        CqId(u32::try_from(at.unwrap_or(self.cqs.len())).unwrap_or(u32::MAX))
+        let fresh = || CqId(u32::try_from(self.cqs.len()).unwrap_or(u32::MAX));
+        self.free_cqs.last().copied().unwrap_or_else(fresh)
     }
 
+    /// Adds a completion queue under [`Directory::next_cq`].
     pub(crate) fn add_cq(&mut self, cq: Arc<Cq>) {
-        let at = cq.id.0 as usize;
-        if at >= self.cqs.len() {
-            self.cqs.resize(at + 1, None);
+        match self.free_cqs.pop() {
+            Some(id) => self.cqs[id.0 as usize] = Some(cq),
+            None => self.cqs.push(Some(cq)),
         }
-        self.cqs[at] = Some(cq);
     }
 
     pub(crate) fn remove_cq(&mut self, id: CqId) {
-        if let Some(place) = self.cqs.get_mut(id.0 as usize) {
-            *place = None;
+        if let Some(place) = self.cqs.get_mut(id.0 as usize)
+            && place.take().is_some()
+        {
+            self.free_cqs.push(id);
         }
     }
 
     pub(crate) fn remove_cqs_of(&mut self, context: &Arc<ContextShared>) {
-        for place in &mut self.cqs {
-            place.take_if(|cq| Arc::ptr_eq(&cq.context, context));
-        }
+        let all = self.cqs.iter().flatten();
+        let theirs = all.filter(|cq| Arc::ptr_eq(&cq.context, context));
+        let ids: Vec<CqId> = theirs.map(|cq| cq.id).collect();
+        ids.into_iter().for_each(|id| self.remove_cq(id));
     }
 
     pub(crate) fn cq(&self, id: CqId) -> Option<&Arc<Cq>> {
@@ -58,7 +63,7 @@ impl Directory {
     }
 
     pub(crate) fn cqs(&self) -> usize {
-        self.cqs.iter().flatten().count()
+        self.cqs.len() - self.free_cqs.len()
     }
 }
 

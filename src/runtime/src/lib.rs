@@ -29,7 +29,7 @@ mod sys;
 mod tx;
 mod window;
 
-pub use objects::PostError;
+pub use objects::{PostError, SRQS_MAX};
 pub use rocebud_engine::SrqMask;
 pub use rocebud_mem::{copy_in, ensure_in_front, probe};
 pub use runtime::Runtime;

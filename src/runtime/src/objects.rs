@@ -16,12 +16,15 @@ use rocebud_wire::{Gid, Qpn};
 use crate::channel::Acks;
 use crate::context::{AsyncNotice, ContextShared, QpShared, SrqShared};
 use crate::core::{Core, now};
-use crate::cq::{CompChannel, Cq, CqNotice};
+use crate::cq::{CQS_MAX, CompChannel, Cq, CqNotice};
 use crate::runtime::{Runtime, no_descriptor};
 use crate::sync::lock;
 
 /// Posts below this many bytes may wait for a batch; a packet's worth pays for its system call.
 const SMALL_POST_BYTES: u64 = 2048;
+
+/// Shared receive queues of a process.
+pub const SRQS_MAX: u32 = 1 << 16;
 
 /// A list of requests was refused in the middle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +50,7 @@ impl Runtime {
     /// A completion queue. Sizes were checked by the layer above.
     ///
     /// # Errors
-    /// EIO: the daemon is gone.
+    /// EIO: the daemon is gone. ENOMEM: [`CQS_MAX`] are there.
     pub fn create_cq(
         &self,
         context: &Arc<ContextShared>,
@@ -57,6 +60,12 @@ impl Runtime {
     ) -> Result<Arc<Cq>, Misuse> {
         self.check()?;
         let mut core = lock(&self.core);
+        if core.dir.cqs() >= CQS_MAX as usize {
+            return Err(Misuse::new(
+                Errno::ENOMEM,
+                "create_cq: as many completion queues as a process may have; destroy some",
+            ));
+        }
         let id = core.dir.next_cq();
         let cq = Arc::new(Cq::new(id, cqe, channel, Arc::clone(context), user));
         core.dir.add_cq(Arc::clone(&cq));
@@ -142,7 +151,7 @@ impl Runtime {
     /// A shared receive queue. Sizes were checked by the layer above.
     ///
     /// # Errors
-    /// EIO: the daemon is gone.
+    /// EIO: the daemon is gone. ENOMEM: [`SRQS_MAX`] are there.
     pub fn create_srq(
         &self,
         context: &Arc<ContextShared>,
@@ -152,6 +161,12 @@ impl Runtime {
         self.check()?;
         let id = SrqId(self.next_srq.fetch_add(1, Ordering::Relaxed));
         let mut core = lock(&self.core);
+        if core.dir.srqs.len() >= SRQS_MAX as usize {
+            return Err(Misuse::new(
+                Errno::ENOMEM,
+                "create_srq: as many shared receive queues as a process may have; destroy some",
+            ));
+        }
         core.node.create_srq(id, init)?;
         let srq = Arc::new(SrqShared {
             id,

@@ -146,9 +146,9 @@ pub(crate) mod limits {
     /// Protection domains are numbers only.
     pub(crate) const PD_MAX: u32 = 1 << 20;
     /// Completion queues.
-    pub(crate) const CQ_MAX: u32 = 1 << 16;
+    pub(crate) use rocebud_runtime::cq::CQS_MAX as CQ_MAX;
     /// Shared receive queues.
-    pub(crate) const SRQ_MAX: u32 = 1 << 16;
+    pub(crate) use rocebud_runtime::SRQS_MAX as SRQ_MAX;
     /// Address handles are values only.
     pub(crate) const AH_MAX: u32 = 1 << 20;
     /// READs and atomics outstanding, each way.
