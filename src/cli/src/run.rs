@@ -27,17 +27,16 @@ pub(crate) fn run(args: RunArgs) -> Result<(), Failure> {
     if std::env::var_os("ROCEBUD_DAEMON").is_none() {
         command.env("ROCEBUD_DAEMON", &exe);
     }
-    show_sysfs(&mut command, &devices, &lib, args.ns)?;
+    let shim = lib.join("rocebud-shim.so");
+    if shim.is_file() {
+        command.env("LD_PRELOAD", prefixed(&shim, "LD_PRELOAD"));
+    }
+    show_sysfs(&mut command, &devices, args.ns)?;
     Err(not_run(name, &command.exec()))
 }
 
 /// Shows the sysfs tree to the program. Only `--ns` insists on it.
-fn show_sysfs(
-    command: &mut Command,
-    devices: &[DeviceInfo],
-    lib: &Path,
-    ns: bool,
-) -> Result<(), Failure> {
+fn show_sysfs(command: &mut Command, devices: &[DeviceInfo], ns: bool) -> Result<(), Failure> {
     let tree = sysfs::run_directory().and_then(|dir| {
         sysfs::write(&dir, devices)?;
         Ok(dir)
@@ -56,11 +55,8 @@ fn show_sysfs(
     if ns {
         return namespace::enter(&tree);
     }
-    let shim = lib.join("rocebud-shim.so");
-    if shim.is_file() {
-        command.env("LD_PRELOAD", prefixed(&shim, "LD_PRELOAD"));
-        command.env("ROCEBUD_SYSFS", &tree);
-    }
+    // The shim reads it.
+    command.env("ROCEBUD_SYSFS", &tree);
     Ok(())
 }
 

@@ -166,6 +166,7 @@ fn here() -> Mode {
 
 fn look() -> Mode {
     if signals::installed() && !signals::blocked_here() {
+        signals::look_now_and_then();
         Mode::Handlers
     } else {
         Mode::ProcessVm

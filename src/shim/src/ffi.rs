@@ -9,6 +9,8 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::map::{PATH_MAX, is_redirected, join};
 
+mod signals;
+
 /// Longest root that is followed; leaves room for the longest path in the tree.
 const ROOT_MAX: usize = 1024;
 
@@ -29,6 +31,7 @@ static ROOT_LEN: AtomicUsize = AtomicUsize::new(0);
 static INIT: extern "C" fn() = init;
 
 extern "C" fn init() {
+    signals::prepare();
     // SAFETY: the name ends with NUL; no other thread runs yet.
     let value = unsafe { libc::getenv(c"ROCEBUD_SYSFS".as_ptr()) };
     if value.is_null() {

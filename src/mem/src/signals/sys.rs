@@ -5,31 +5,16 @@
 //! AddressSanitizer too, but for the one that jumps out by `setcontext`, which it does not know.
 #![allow(unsafe_code)]
 
+use super::chain::{Action, Chain, Link};
 use crate::guarded;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 
-/// Handlers that ours replaced, oldest first. More than that many different ones in one program
-/// would be odd; then the newest takes the last place.
-const CHAIN_MAX: usize = 16;
 /// Faults that may be on their way through a chain at the same time, one a thread.
 const PASSING_MAX: usize = 64;
-
-/// One action that ours replaced.
-struct Link {
-    handler: AtomicUsize,
-    flags: AtomicI32,
-    /// Signals blocked while it runs, bit `signal - 1`.
-    mask: AtomicU64,
-}
-
-struct Chain {
-    len: AtomicUsize,
-    links: [Link; CHAIN_MAX],
-}
 
 /// A fault that a thread passed on and whose handler has not returned.
 struct Passing {
@@ -39,13 +24,17 @@ struct Passing {
     depth: AtomicUsize,
 }
 
-/// A handler that was put in again since and thus has a later place.
-const GONE: usize = usize::MAX;
-
 static SEGV: Chain = Chain::new();
 static BUS: Chain = Chain::new();
 static PASSING: [Passing; PASSING_MAX] = [const { Passing::new() }; PASSING_MAX];
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// When the actions were last looked at, on the coarse clock.
+static LOOKED_AT: AtomicI64 = AtomicI64::new(0);
+/// The process whose actions these are: a child made by `vfork` shares our memory, and what it
+/// does to its signals is no business of ours.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+/// The C library's `sigaction`, where the shim stands before it.
+static REAL: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
 static CHANGE: Mutex<()> = Mutex::new(());
 
 /// Puts the SIGSEGV and SIGBUS handlers in place. Idempotent.
@@ -57,7 +46,9 @@ pub fn install() -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(libc::ENOSYS));
     }
     go_in_front()?;
+    OWNER.store(process_id(), Ordering::Release);
     INSTALLED.store(true, Ordering::Release);
+    ask_the_shim();
     Ok(())
 }
 
@@ -66,6 +57,23 @@ pub fn install() -> io::Result<()> {
 /// [`install`].
 pub fn ensure_in_front() -> bool {
     installed() && go_in_front().unwrap_or(false)
+}
+
+/// As [`ensure_in_front`], but at most once in a few milliseconds: costs nothing that shows before
+/// every batch of copies. Programs that change their action by a call of the C library are heard
+/// at once where the preload shim is there; this is for all others.
+pub(crate) fn look_now_and_then() {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a valid place for the result. The coarse clock is read without a system call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    let now = now.tv_sec.wrapping_mul(1_000_000_000) + now.tv_nsec;
+    if LOOKED_AT.load(Ordering::Relaxed) != now {
+        LOOKED_AT.store(now, Ordering::Relaxed);
+        let _ = go_in_front();
+    }
 }
 
 pub(crate) fn installed() -> bool {
@@ -95,66 +103,6 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-impl Chain {
-    const fn new() -> Self {
-        Self {
-            len: AtomicUsize::new(0),
-            links: [const { Link::new() }; CHAIN_MAX],
-        }
-    }
-
-    /// Adds what ours is about to replace. A handler that comes again leaves its old place.
-    fn push(&self, action: &libc::sigaction) {
-        let handler = action.sa_sigaction;
-        let len = self.len.load(Ordering::Relaxed);
-        for link in self.links.iter().take(len) {
-            if link.handler.load(Ordering::Relaxed) == handler {
-                link.handler.store(GONE, Ordering::Relaxed);
-            }
-        }
-        // The newest place that is gone may as well be used again.
-        let newest_gone = len > 0 && self.handler(len - 1) == GONE;
-        let at = if newest_gone || len == CHAIN_MAX {
-            len - 1
-        } else {
-            len
-        };
-        let Some(link) = self.links.get(at) else {
-            return;
-        };
-        link.mask
-            .store(mask_bits(&action.sa_mask), Ordering::Relaxed);
-        link.flags.store(action.sa_flags, Ordering::Relaxed);
-        link.handler.store(handler, Ordering::Relaxed);
-        self.len.store(at + 1, Ordering::Release);
-    }
-
-    fn handler(&self, at: usize) -> usize {
-        self.links
-            .get(at)
-            .map_or(GONE, |link| link.handler.load(Ordering::Relaxed))
-    }
-
-    /// The link to pass a fault to when `depth` newer ones already had it.
-    fn link(&self, depth: usize) -> Option<&Link> {
-        let len = self.len.load(Ordering::Acquire);
-        let known = self.links.iter().take(len).rev();
-        known
-            .filter(|link| link.handler.load(Ordering::Relaxed) != GONE)
-            .nth(depth)
-    }
-}
-
-impl Link {
-    const fn new() -> Self {
-        Self {
-            handler: AtomicUsize::new(GONE),
-            flags: AtomicI32::new(0),
-            mask: AtomicU64::new(0),
-        }
-    }
-}
-
 impl Passing {
     const fn new() -> Self {
         Self {
@@ -168,6 +116,14 @@ impl Passing {
 
 /// Makes ours the current action of both signals. Returns whether it was not.
 fn go_in_front() -> io::Result<bool> {
+    // Without the lock: a child made by fork may have it held by a thread that it does not have.
+    let mut in_front = true;
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        in_front &= action(signal, None)?.sa_sigaction == ours();
+    }
+    if in_front {
+        return Ok(false);
+    }
     let _alone = CHANGE
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -178,10 +134,10 @@ fn go_in_front() -> io::Result<bool> {
             continue;
         }
         // Remembered first: a fault may come as soon as ours is in place.
-        chain.push(&current);
-        let replaced = action(signal, Some(&our_action(&current)))?;
+        chain.push(plain(&current));
+        let replaced = action(signal, Some(&our_action(&plain(&current))))?;
         if replaced.sa_sigaction != current.sa_sigaction && replaced.sa_sigaction != ours() {
-            chain.push(&replaced);
+            chain.push(plain(&replaced));
         }
         changed = true;
     }
@@ -194,12 +150,12 @@ fn ours() -> libc::sighandler_t {
 
 /// Our action in front of another: where that one wants the alternate stack or not, so do we,
 /// since it will run on our stack; system calls restart or not as it wants.
-fn our_action(next: &libc::sigaction) -> libc::sigaction {
+fn our_action(next: &Action) -> libc::sigaction {
     let mut action = empty_action();
     action.sa_sigaction = ours();
-    let is_handler = next.sa_sigaction != libc::SIG_DFL && next.sa_sigaction != libc::SIG_IGN;
+    let is_handler = next.handler != libc::SIG_DFL && next.handler != libc::SIG_IGN;
     let kept = if is_handler {
-        next.sa_flags & (libc::SA_ONSTACK | libc::SA_RESTART)
+        next.flags & (libc::SA_ONSTACK | libc::SA_RESTART)
     } else {
         libc::SA_ONSTACK | libc::SA_RESTART
     };
@@ -250,7 +206,7 @@ unsafe fn resume(_context: *mut libc::ucontext_t) -> bool {
 
 /// Gives a fault that is not ours to the next in the chain. Only async-signal-safe calls here.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, synchronous: bool) {
-    let chain = if signal == libc::SIGBUS { &BUS } else { &SEGV };
+    let chain = chain_of(signal);
     let frame = stack_pointer();
     let passing = find_passing();
     let outer = passing.map(|p| {
@@ -269,7 +225,8 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, 
     let Some(link) = chain.link(depth) else {
         return die(signal, synchronous);
     };
-    let handler = link.handler.load(Ordering::Relaxed);
+    let action = link.action();
+    let handler = action.handler;
     if handler == libc::SIG_DFL || (handler == libc::SIG_IGN && synchronous) {
         return die(signal, synchronous);
     }
@@ -281,7 +238,7 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, 
         p.frame.store(frame, Ordering::Relaxed);
         p.depth.store(depth, Ordering::Relaxed);
     }
-    call(link, handler, signal, info, context);
+    call(link, &action, signal, info, context);
     if let Some(p) = passing {
         match outer {
             Some((i, f, d)) if depth > 0 => {
@@ -333,20 +290,20 @@ fn find_passing() -> Option<&'static Passing> {
 /// Calls a handler the way the kernel would have: its mask, its arguments, once if it said so.
 fn call(
     link: &Link,
-    handler: usize,
+    action: &Action,
     signal: i32,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    let flags = link.flags.load(Ordering::Relaxed);
+    let Action { handler, flags, .. } = *action;
     // SAFETY: the context given to a handler holds the mask of the interrupted code.
     let interrupted = unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask };
-    let mut mask = mask_bits(&interrupted) | link.mask.load(Ordering::Relaxed);
+    let mut mask = mask_bits(&interrupted) | action.mask;
     if flags & libc::SA_NODEFER == 0 {
         mask |= bit(signal);
     }
     if flags & libc::SA_RESETHAND != 0 {
-        link.handler.store(libc::SIG_DFL, Ordering::Relaxed);
+        link.reset(libc::SIG_DFL);
     }
     let before = change_mask(libc::SIG_SETMASK, Some(mask));
     if flags & libc::SA_SIGINFO != 0 {
@@ -369,11 +326,115 @@ fn die(signal: i32, synchronous: bool) {
     default.sa_sigaction = libc::SIG_DFL;
     let _ = action(signal, Some(&default));
     if !synchronous {
-        // SAFETY: no pointers.
-        let pid = unsafe { libc::getpid() };
+        let pid = process_id();
         // SAFETY: no pointers; the signal is blocked here and arrives when the handler returns.
         unsafe { libc::syscall(libc::SYS_tgkill, pid, thread_id(), signal) };
     }
+}
+
+// ---- the shim: what programs do with the two signals passes through here
+
+type Sigaction =
+    unsafe extern "C" fn(i32, *const libc::sigaction, *mut libc::sigaction) -> libc::c_int;
+
+/// Asks the preload shim, where there is one, to send us what the program does to the two signals.
+/// Then ours is never behind the program's, not even for a moment, and the program sees only its
+/// own actions.
+fn ask_the_shim() {
+    type Watch = unsafe extern "C" fn(Option<Sigaction>) -> *mut libc::c_void;
+    // SAFETY: the name ends with NUL.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"rocebud_shim_watch_signals".as_ptr()) };
+    if found.is_null() || !REAL.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    // SAFETY: the shim's function of this name has this type.
+    let watch = unsafe { std::mem::transmute::<*mut libc::c_void, Watch>(found) };
+    // SAFETY: only asks for the C library's function, which must be known before ours is called.
+    REAL.store(unsafe { watch(None) }, Ordering::Release);
+    // SAFETY: `program_action` may be called from any thread or handler from now on.
+    unsafe { watch(Some(program_action)) };
+}
+
+/// In place of `sigaction` for SIGSEGV and SIGBUS. Async-signal-safe, as that is.
+unsafe extern "C" fn program_action(
+    signal: i32,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> libc::c_int {
+    if process_id() != OWNER.load(Ordering::Acquire) {
+        // SAFETY: the program's pointers, as it gave them.
+        return unsafe { real_sigaction(signal, new, old) };
+    }
+    let chain = chain_of(signal);
+    // SAFETY: the program gives null or a live structure.
+    let wanted = unsafe { new.as_ref() }.map(plain);
+    // By a bare system call the program may have got in front of ours unseen.
+    let unseen = action(signal, None).ok().map(|current| plain(&current));
+    let unseen = unseen.filter(|current| current.handler != ours());
+    let before = match (wanted, unseen) {
+        (Some(wanted), None) => chain.replace(wanted),
+        (Some(wanted), Some(_)) => {
+            chain.push(wanted);
+            unseen
+        }
+        (None, None) => chain.link(0).map(Link::action),
+        (None, Some(_)) => unseen,
+    };
+    if let Some(wanted) = wanted {
+        // Stack and restart as the program wants them.
+        let _ = action(signal, Some(&our_action(&wanted)));
+    }
+    if !old.is_null() {
+        let before = before.map_or_else(empty_action, |action| full(&action));
+        // SAFETY: the program gives room for a structure.
+        unsafe { old.write(before) };
+    }
+    0
+}
+
+/// The C library's `sigaction`.
+///
+/// # Safety
+/// As for that.
+unsafe fn real_sigaction(
+    signal: i32,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> libc::c_int {
+    let real = REAL.load(Ordering::Acquire);
+    if real.is_null() {
+        // SAFETY: by contract.
+        return unsafe { libc::sigaction(signal, new, old) };
+    }
+    // SAFETY: the shim gave the C library's function.
+    let real = unsafe { std::mem::transmute::<*mut libc::c_void, Sigaction>(real) };
+    // SAFETY: by contract.
+    unsafe { real(signal, new, old) }
+}
+
+fn chain_of(signal: i32) -> &'static Chain {
+    if signal == libc::SIGBUS { &BUS } else { &SEGV }
+}
+
+fn plain(action: &libc::sigaction) -> Action {
+    Action {
+        handler: action.sa_sigaction,
+        flags: action.sa_flags,
+        mask: mask_bits(&action.sa_mask),
+    }
+}
+
+fn full(action: &Action) -> libc::sigaction {
+    let mut full = empty_action();
+    full.sa_sigaction = action.handler;
+    full.sa_flags = action.flags;
+    full.sa_mask = set_of(action.mask);
+    full
+}
+
+fn process_id() -> i32 {
+    // SAFETY: no pointers.
+    unsafe { libc::getpid() }
 }
 
 fn thread_id() -> i32 {
@@ -386,7 +447,7 @@ fn action(signal: i32, new: Option<&libc::sigaction>) -> io::Result<libc::sigact
     let mut old = empty_action();
     let new = new.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: both are live structures or null; ours never unwinds and only makes safe calls.
-    if unsafe { libc::sigaction(signal, new, &raw mut old) } < 0 {
+    if unsafe { real_sigaction(signal, new, &raw mut old) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(old)
@@ -399,14 +460,7 @@ fn empty_action() -> libc::sigaction {
 
 /// Changes this thread's mask; returns the one before. Without `signals` it only reads.
 fn change_mask(how: i32, signals: Option<u64>) -> u64 {
-    let mut new = empty_set();
-    let mut rest = signals.unwrap_or(0);
-    while rest != 0 {
-        let signal = rest.trailing_zeros() as i32 + 1;
-        rest &= rest - 1;
-        // SAFETY: a live set and a signal number; unusable numbers are refused.
-        unsafe { libc::sigaddset(&raw mut new, signal) };
-    }
+    let new = set_of(signals.unwrap_or(0));
     let mut old = empty_set();
     let new = if signals.is_some() {
         &raw const new
@@ -421,6 +475,18 @@ fn change_mask(how: i32, signals: Option<u64>) -> u64 {
 fn empty_set() -> libc::sigset_t {
     // SAFETY: a set is an array of integers.
     unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// Bits as a set.
+fn set_of(mut bits: u64) -> libc::sigset_t {
+    let mut set = empty_set();
+    while bits != 0 {
+        let signal = bits.trailing_zeros() as i32 + 1;
+        bits &= bits - 1;
+        // SAFETY: a live set and a signal number; unusable numbers are refused.
+        unsafe { libc::sigaddset(&raw mut set, signal) };
+    }
+    set
 }
 
 /// A set as bits. The kernel knows 64 signals, the C library's set has room for more.

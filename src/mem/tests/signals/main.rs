@@ -70,6 +70,7 @@ fn a_handler_from_later_is_put_behind_ours() {
     exits("handler later", 42);
     exits("handler later and our fault", 0);
     exits("default later", 0);
+    exits("handler later and nobody says so", 0);
 }
 
 #[test]
@@ -192,6 +193,14 @@ fn with_handlers(case: &str) {
             assert!(ensure_in_front());
             our_faults();
             assert!(!ensure_in_front(), "nothing to do the second time");
+        }
+        "handler later and nobody says so" => {
+            install().expect("handlers");
+            set_action(SEGV, own, SIGINFO, &[]);
+            set_action(BUS, own, SIGINFO, &[]);
+            // The coarse clock, by which it is noticed, ticks every four milliseconds or sooner.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            our_faults();
         }
         "default later" => {
             install().expect("handlers");
