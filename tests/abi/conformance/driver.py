@@ -2,7 +2,7 @@
 
     python3 driver.py --suite DIR --report FD --seed N -- --dev DEV --port 1 --gid N  < ids
 
-One JSON list a line: ["suite", [ids of all tests there are]], ["start", id], ["done", id, outcome, text],
+One JSON list a line: ["suite", [ids of all tests there are]], ["start", id, bytes printed before], ["done", id, outcome, text],
 ["end"]. Started by run.py under `rocebud run`, with the suite's own arguments behind `--`.
 """
 import argparse
@@ -31,7 +31,8 @@ class Reporter(unittest.TestResult):
     def startTest(self, test):
         super().startTest(test)
         self.verdict = ("ok", "")
-        self.say("start", test.id())
+        sys.stdout.flush()
+        self.say("start", test.id(), os.fstat(1).st_size)
 
     def addSkip(self, test, reason):
         self.verdict = ("skipped", str(reason))
@@ -47,6 +48,7 @@ class Reporter(unittest.TestResult):
 
     def stopTest(self, test):
         super().stopTest(test)
+        sys.stdout.flush()
         self.say("done", test.id(), *self.verdict)
 
 

@@ -192,8 +192,7 @@ class Outcomes:
                 self.known = set(words[0])
                 names = [name for name in names if name in self.known]
             elif kind == "start":
-                current, began = words[0], time.monotonic()
-                printed = os.fstat(run.log.fileno()).st_size
+                (current, printed), began = words, time.monotonic()
             else:
                 self.finish(run, words[0], (words[1], words[2]), began, printed)
                 current, began = None, time.monotonic()
