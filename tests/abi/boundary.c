@@ -228,10 +228,8 @@ static void calls_of_later_releases_refuse(void)
 {
 	static char page[4096];
 	struct ibv_mr *mr = ibv_reg_mr(pd, page, sizeof(page), IBV_ACCESS_LOCAL_WRITE);
-	struct ibv_cq_init_attr_ex cq = {.cqe = 1};
 	struct ibv_xrcd_init_attr xrcd = {.comp_mask = 3, .fd = -1};
 	struct ibv_alloc_dm_attr dm = {.length = 64};
-	struct ibv_values_ex values = {.comp_mask = 1};
 	struct ibv_td_init_attr td = {0};
 	struct ibv_qp_init_attr_ex qp = {
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .pd = pd};
@@ -243,14 +241,12 @@ static void calls_of_later_releases_refuse(void)
 	SAME(ibv_dereg_mr(mr), 0); /* still the old one */
 	NULL_AND(ibv_reg_dmabuf_mr(pd, 0, 64, 0, -1, 0), EOPNOTSUPP);
 	NULL_AND(ibv_alloc_mw(pd, IBV_MW_TYPE_1), EOPNOTSUPP);
-	NULL_AND(ibv_create_cq_ex(ctx, &cq), EOPNOTSUPP);
 	NULL_AND(ibv_open_xrcd(ctx, &xrcd), EOPNOTSUPP);
 	NULL_AND(ibv_alloc_dm(ctx, &dm), EOPNOTSUPP);
 	NULL_AND(ibv_alloc_td(ctx, &td), EOPNOTSUPP);
 	NULL_AND(ibv_create_qp_ex(ctx, &qp), EOPNOTSUPP);
 	NULL_AND(ibv_import_device(-1), EOPNOTSUPP);
 	NULL_AND(ibv_import_pd(ctx, 1), EOPNOTSUPP);
-	SAME(ibv_query_rt_values_ex(ctx, &values), EOPNOTSUPP);
 	SAME(ibv_advise_mr(pd, 0, 0, NULL, 0), EOPNOTSUPP);
 	SAME(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
 	SAME(ibv_fork_init(), 0);

@@ -77,4 +77,8 @@ pub struct Wc {
     pub src_qp: Qpn,
     pub wc_flags: WcFlags,
     pub pkey_index: u16,
+    /// VLAN tag of a raw packet whose tag was taken off; 0 = none.
+    pub cvlan: u16,
+    /// Tag of the flow rule that steered a packet here; 0 = none.
+    pub flow_tag: u32,
 }

@@ -5,4 +5,5 @@
 //! nodes is `symbols.txt`; `link.sh` turns the static library into what programs load.
 
 mod ffi;
+mod turn;
 mod words;

@@ -139,6 +139,12 @@ impl Core {
     /// receiving, the rest is left to the next turn.
     pub(crate) fn turn(&mut self, shared: &Shared, enough: impl FnOnce() -> bool) -> Turn {
         self.hooks.attend(shared.pages.control());
+        if let Some(due_ns) = self.dir.due_ns() {
+            let now_ns = now().0;
+            if due_ns <= now_ns {
+                self.dir.fire_due(now_ns);
+            }
+        }
         let mut guard = None;
         let mut received = self.receive(shared, &mut guard);
         if received != 0 && enough() {
@@ -282,10 +288,10 @@ impl Core {
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         let retry = self.tx.is_stuck().then(|| now().0 + STUCK_RETRY_NS);
         let timer = self.node.next_timeout().map(|at| at.0);
-        match (retry, timer) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [retry, timer, self.dir.due_ns()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The engine has something to send that a turn's bounds left over.

@@ -5,6 +5,9 @@
 //! once if it qualifies, so a program that polls, then arms, then sleeps never sleeps over a
 //! completion. What an event has announced makes no second one: programs that take an event, arm,
 //! and poll one completion for each event (perftest -e) would run ahead of their completions.
+//!
+//! A moderated queue makes its event when enough completions came since it was armed, or some time
+//! after the first of them: [`Directory`](crate::env::Directory) knows when the next is due.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -17,6 +20,7 @@ use rocebud_wire::Qpn;
 use crate::channel::{Acked, Acks, EventQueue};
 use crate::context::ContextShared;
 use crate::sync::lock;
+use crate::sys;
 
 /// Entries that a completion queue may have.
 pub const CQE_MAX: u32 = 1 << 20;
@@ -37,6 +41,49 @@ impl Acked for CqNotice {
     }
 }
 
+/// What a completion queue is made with, besides its size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CqOptions {
+    /// A completion that finds the queue full takes the oldest one's place, instead of an error.
+    pub ignore_overrun: bool,
+    /// Completions carry the device's clock.
+    pub timestamps: bool,
+    /// Completions carry the time of day.
+    pub wallclock: bool,
+}
+
+/// When an armed queue makes its event: with the `count`-th completion, or `period_us` after the
+/// first. With either 0 or a count of 1: at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moderation {
+    /// Completions.
+    pub count: u16,
+    /// Microseconds.
+    pub period_us: u16,
+}
+
+impl Moderation {
+    const fn is_on(self) -> bool {
+        self.count > 1 && self.period_us > 0
+    }
+}
+
+/// A completion as its queue holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Completion {
+    /// The completion itself.
+    pub wc: Wc,
+    /// It counts for a solicited-only arm.
+    solicited: bool,
+    /// Nanoseconds on the device's clock, if asked for: CLOCK_MONOTONIC.
+    pub timestamp_ns: u64,
+    /// Nanoseconds since 1970, if asked for.
+    pub wallclock_ns: u64,
+}
+
+/// No event is due.
+const NEVER: u64 = u64::MAX;
+
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
@@ -55,16 +102,22 @@ pub struct Cq {
     channel: Option<Arc<CompChannel>>,
     waiting: AtomicU32,
     overrun: AtomicBool,
+    options: CqOptions,
     ring: Mutex<Ring>,
 }
 
 #[derive(Debug)]
 struct Ring {
-    entries: VecDeque<(Wc, bool)>,
+    entries: VecDeque<Completion>,
     cqe: u32,
     arm: Arm,
     /// Entries at the front that the last event spoke of.
     announced: usize,
+    moderation: Moderation,
+    /// Completions that count for the event to come, while it is held back.
+    held_back: u32,
+    /// When it will be made at the latest.
+    due_ns: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -75,10 +128,10 @@ enum Arm {
 }
 
 impl Arm {
-    fn wants(self, wc: &Wc, solicited: bool) -> bool {
+    fn wants(self, completion: &Completion) -> bool {
         match self {
             Self::No => false,
-            Self::Solicited => solicited || wc.status != WcStatus::Success,
+            Self::Solicited => completion.solicited || completion.wc.status != WcStatus::Success,
             Self::Any => true,
         }
     }
@@ -91,6 +144,7 @@ impl Cq {
         channel: Option<Arc<CompChannel>>,
         context: Arc<ContextShared>,
         user: u64,
+        options: CqOptions,
     ) -> Self {
         Self {
             id,
@@ -102,28 +156,80 @@ impl Cq {
             channel,
             waiting: AtomicU32::new(0),
             overrun: AtomicBool::new(false),
+            options,
             ring: Mutex::new(Ring {
                 entries: VecDeque::with_capacity(cqe.min(256) as usize),
                 cqe,
                 arm: Arm::No,
                 announced: 0,
+                moderation: Moderation::default(),
+                held_back: 0,
+                due_ns: NEVER,
             }),
         }
     }
 
-    /// Adds a completion.
-    pub(crate) fn push(self: &Arc<Self>, wc: Wc, solicited: bool) -> Result<(), CqOverrun> {
+    /// Adds a completion. Gives the time when an event is due, if one was held back just now.
+    pub(crate) fn push(
+        self: &Arc<Self>,
+        wc: Wc,
+        solicited: bool,
+    ) -> Result<Option<u64>, CqOverrun> {
+        let completion = self.stamped(wc, solicited);
         let mut ring = lock(&self.ring);
+        if ring.entries.len() >= ring.cqe as usize && self.options.ignore_overrun {
+            ring.entries.pop_front();
+            ring.announced = ring.announced.saturating_sub(1);
+        }
         if ring.entries.len() >= ring.cqe as usize || self.overrun.load(Ordering::Relaxed) {
             self.overrun.store(true, Ordering::Relaxed);
             return Err(CqOverrun);
         }
-        ring.entries.push_back((wc, solicited));
+        ring.entries.push_back(completion);
         self.publish(&ring);
-        if ring.arm.wants(&wc, solicited) {
+        if !ring.arm.wants(&completion) {
+            return Ok(None);
+        }
+        ring.held_back += 1;
+        let moderation = ring.moderation;
+        if !moderation.is_on() || ring.held_back >= u32::from(moderation.count) {
+            self.fire(&mut ring);
+        } else if ring.due_ns == NEVER {
+            ring.due_ns = sys::monotonic_ns() + u64::from(moderation.period_us) * 1_000;
+            return Ok(Some(ring.due_ns));
+        }
+        Ok(None)
+    }
+
+    fn stamped(&self, wc: Wc, solicited: bool) -> Completion {
+        let when = |asked: bool, clock: fn() -> u64| if asked { clock() } else { 0 };
+        Completion {
+            wc,
+            solicited,
+            timestamp_ns: when(self.options.timestamps, sys::monotonic_ns),
+            wallclock_ns: when(self.options.wallclock, sys::realtime_ns),
+        }
+    }
+
+    /// Makes the event that was held back, if its time has come. Gives the time if it has not.
+    pub(crate) fn fire_if_due(self: &Arc<Self>, now_ns: u64) -> Option<u64> {
+        let mut ring = lock(&self.ring);
+        if ring.due_ns == NEVER || ring.due_ns > now_ns {
+            return (ring.due_ns != NEVER).then_some(ring.due_ns);
+        }
+        self.fire(&mut ring);
+        None
+    }
+
+    /// `ibv_modify_cq`: how events are moderated from now on.
+    pub fn moderate(self: &Arc<Self>, moderation: Moderation) {
+        let mut ring = lock(&self.ring);
+        ring.moderation = moderation;
+        if ring.held_back != 0
+            && (!moderation.is_on() || ring.held_back >= u32::from(moderation.count))
+        {
             self.fire(&mut ring);
         }
-        Ok(())
     }
 
     /// Takes completions in order, `out.len()` at most.
@@ -134,12 +240,25 @@ impl Cq {
         }
         let mut ring = lock(&self.ring);
         let n = ring.entries.len().min(out.len());
-        for (to, (wc, _)) in out.iter_mut().zip(ring.entries.drain(..n)) {
-            *to = wc;
+        for (to, completion) in out.iter_mut().zip(ring.entries.drain(..n)) {
+            *to = completion.wc;
         }
         ring.announced = ring.announced.saturating_sub(n);
         self.publish(&ring);
         n
+    }
+
+    /// Takes the oldest completion, with its times.
+    #[inline]
+    pub fn take_one(&self) -> Option<Completion> {
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut ring = lock(&self.ring);
+        let completion = ring.entries.pop_front()?;
+        ring.announced = ring.announced.saturating_sub(1);
+        self.publish(&ring);
+        Some(completion)
     }
 
     /// Something waits to be polled.
@@ -163,7 +282,8 @@ impl Cq {
         ring.arm = ring.arm.max(wanted);
         let arm = ring.arm;
         let mut news = ring.entries.iter().skip(ring.announced);
-        if news.any(|(wc, se)| arm.wants(wc, *se)) {
+        // News that waited already are not made to wait longer by moderation.
+        if ring.held_back == 0 && news.any(|completion| arm.wants(completion)) {
             self.fire(&mut ring);
         }
     }
@@ -193,8 +313,8 @@ impl Cq {
     pub(crate) fn purge(&self, qpn: Qpn) {
         let mut ring = lock(&self.ring);
         let front = ring.entries.iter().take(ring.announced);
-        ring.announced = front.filter(|(wc, _)| wc.qp_num != qpn).count();
-        ring.entries.retain(|(wc, _)| wc.qp_num != qpn);
+        ring.announced = front.filter(|c| c.wc.qp_num != qpn).count();
+        ring.entries.retain(|c| c.wc.qp_num != qpn);
         self.publish(&ring);
     }
 
@@ -226,6 +346,8 @@ impl Cq {
 
     fn fire(self: &Arc<Self>, ring: &mut Ring) {
         ring.arm = Arm::No;
+        ring.held_back = 0;
+        ring.due_ns = NEVER;
         ring.announced = ring.entries.len();
         if let Some(channel) = &self.channel {
             channel.push(CqNotice(Arc::clone(self)));

@@ -1,5 +1,6 @@
 //! The engine's world: real memory behind real keys, completion queues, events, counters.
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -26,9 +27,41 @@ pub(crate) struct Directory {
     free_cqs: Vec<CqId>,
     pub(crate) qps: HashMap<Qpn, Arc<QpShared>>,
     pub(crate) srqs: HashMap<SrqId, Arc<SrqShared>>,
+    /// Completion queues whose event is held back.
+    held_back: RefCell<Vec<CqId>>,
+    /// When the first of those events is due.
+    due_ns: Cell<Option<u64>>,
 }
 
 impl Directory {
+    /// When [`Directory::fire_due`] must be called, if ever.
+    #[inline]
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        self.due_ns.get()
+    }
+
+    /// Makes the completion events whose time has come.
+    #[cold]
+    pub(crate) fn fire_due(&self, now_ns: u64) {
+        let mut next = None;
+        self.held_back.borrow_mut().retain(|id| {
+            let due = self.cq(*id).and_then(|cq| cq.fire_if_due(now_ns));
+            next = [next, due].into_iter().flatten().min();
+            due.is_some()
+        });
+        self.due_ns.set(next);
+    }
+
+    #[cold]
+    fn hold_back(&self, cq: CqId, due_ns: u64) {
+        let mut held_back = self.held_back.borrow_mut();
+        if !held_back.contains(&cq) {
+            held_back.push(cq);
+        }
+        let due = self.due_ns.get().map_or(due_ns, |first| first.min(due_ns));
+        self.due_ns.set(Some(due));
+    }
+
     /// The number that the next completion queue gets.
     pub(crate) fn next_cq(&self) -> CqId {
         let fresh = || CqId(u32::try_from(self.cqs.len()).unwrap_or(u32::MAX));
@@ -250,7 +283,12 @@ impl Env for World<'_> {
 
     fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), CqOverrun> {
         match self.dir.cq(cq) {
-            Some(cq) => cq.push(wc, solicited),
+            Some(queue) => {
+                if let Some(due_ns) = queue.push(wc, solicited)? {
+                    self.dir.hold_back(cq, due_ns);
+                }
+                Ok(())
+            }
             // Destroying a queue is refused while queue pairs use it.
             None => Err(CqOverrun),
         }

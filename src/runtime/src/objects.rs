@@ -16,7 +16,7 @@ use rocebud_wire::{Gid, Qpn};
 use crate::channel::Acks;
 use crate::context::{AsyncNotice, ContextShared, QpShared, SrqShared};
 use crate::core::{Core, now};
-use crate::cq::{CQS_MAX, CompChannel, Cq, CqNotice};
+use crate::cq::{CQS_MAX, CompChannel, Completion, Cq, CqNotice, CqOptions};
 use crate::runtime::{Runtime, no_descriptor};
 use crate::sync::lock;
 
@@ -57,6 +57,7 @@ impl Runtime {
         cqe: u32,
         channel: Option<Arc<CompChannel>>,
         user: u64,
+        options: CqOptions,
     ) -> Result<Arc<Cq>, Misuse> {
         self.check()?;
         let mut core = lock(&self.core);
@@ -67,7 +68,8 @@ impl Runtime {
             ));
         }
         let id = core.dir.next_cq();
-        let cq = Arc::new(Cq::new(id, cqe, channel, Arc::clone(context), user));
+        let cq = Cq::new(id, cqe, channel, Arc::clone(context), user, options);
+        let cq = Arc::new(cq);
         core.dir.add_cq(Arc::clone(&cq));
         self.state_facts(&core);
         Ok(cq)
@@ -87,6 +89,20 @@ impl Runtime {
             self.progress.polled_well();
         }
         n
+    }
+
+    /// Takes the oldest completion with its times; runs the engine if there is none.
+    #[inline]
+    pub fn poll_one(&self, cq: &Cq) -> Option<Completion> {
+        let mut found = cq.take_one();
+        if found.is_none() {
+            self.progress_for_poll(cq);
+            found = cq.take_one();
+        }
+        if found.is_some() {
+            self.progress.polled_well();
+        }
+        found
     }
 
     /// Takes the oldest event of a channel, waiting if the descriptor's flags say so.
@@ -378,11 +394,15 @@ impl Runtime {
     ) -> Result<(), PostError> {
         let mut core = lock(&self.core);
         let (node, mut world) = core.split(&self.shared);
-        for (posted, wr) in wrs.into_iter().enumerate() {
-            let done = wr.and_then(|wr| node.post_recv(world.now, qpn, wr, &mut world));
-            done.map_err(|misuse| PostError { posted, misuse })?;
+        let done = wrs.into_iter().enumerate().try_for_each(|(posted, wr)| {
+            wr.and_then(|wr| node.post_recv(world.now, qpn, wr, &mut world))
+                .map_err(|misuse| PostError { posted, misuse })
+        });
+        // Receives flushed at once may have made an event that is held back.
+        if core.dir.due_ns().is_some() {
+            self.progress.rearm(&core);
         }
-        Ok(())
+        done
     }
 
     /// `ibv_attach_mcast`, on the network too.

@@ -160,6 +160,11 @@ impl Runtime {
         fork::generation() != self.generation
     }
 
+    /// The clock that completions are stamped with, and the engine runs on: CLOCK_MONOTONIC.
+    pub fn clock_ns(&self) -> u64 {
+        sys::monotonic_ns()
+    }
+
     /// The daemon is gone.
     #[inline]
     pub fn is_dead(&self) -> bool {

@@ -7,12 +7,22 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn realtime_ns() -> u64 {
+    clock_ns(libc::CLOCK_REALTIME)
+}
+
+#[inline]
+fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut ts = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: `ts` is a valid place for the result and lives through the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut ts) };
+    unsafe { libc::clock_gettime(clock, &raw mut ts) };
     (ts.tv_sec.cast_unsigned())
         .wrapping_mul(1_000_000_000)
         .wrapping_add(ts.tv_nsec.cast_unsigned())

@@ -145,10 +145,10 @@ pub(crate) mod limits {
     pub(crate) const INLINE_MIN: u32 = 512;
     /// Protection domains are numbers only.
     pub(crate) const PD_MAX: u32 = 1 << 20;
-    /// Completion queues.
-    pub(crate) use rocebud_runtime::cq::CQS_MAX as CQ_MAX;
     /// Shared receive queues.
     pub(crate) use rocebud_runtime::SRQS_MAX as SRQ_MAX;
+    /// Completion queues.
+    pub(crate) use rocebud_runtime::cq::CQS_MAX as CQ_MAX;
     /// Address handles are values only.
     pub(crate) const AH_MAX: u32 = 1 << 20;
     /// READs and atomics outstanding, each way.

@@ -12,7 +12,7 @@ use rocebud_runtime::context::{ContextShared, Element};
 use rocebud_wire::{Gid, PKey};
 
 use crate::attrs::{self, limits};
-use crate::{AsyncEventOut, CompChannel, Cq, DeviceAttr, Pd, PortAttr};
+use crate::{AsyncEventOut, CompChannel, Cq, CqCreate, DeviceAttr, Pd, PortAttr};
 
 /// An entry of a GID table; `struct ibv_gid_entry`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -271,14 +271,30 @@ impl Context {
         comp_vector: u32,
         user: u64,
     ) -> Result<Cq, Misuse> {
+        self.create_cq_ex(CqCreate {
+            cqe,
+            channel: channel.cloned(),
+            comp_vector,
+            user,
+            ..CqCreate::default()
+        })
+    }
+
+    /// `ibv_create_cq_ex`.
+    ///
+    /// # Errors
+    /// As [`Context::create_cq`].
+    pub fn create_cq_ex(&self, create: CqCreate) -> Result<Cq, Misuse> {
+        Cq::create(self, create)
+    }
+
+    /// `ibv_query_rt_values_ex`: the clock of completions' timestamps, in nanoseconds.
+    ///
+    /// # Errors
+    /// EIO: the device is dead.
+    pub fn clock_ns(&self) -> Result<u64, Misuse> {
         self.check()?;
-        crate::cq::check_size(cqe)?;
-        if comp_vector >= limits::COMP_VECTORS {
-            return Err(Misuse::invalid(
-                "create_cq: comp_vector must be below num_comp_vectors",
-            ));
-        }
-        Cq::create(self, cqe, channel, user)
+        Ok(self.inner.runtime.clock_ns())
     }
 
     /// `ibv_close_device`: destroys whatever of it is left, without waiting for acknowledgements.

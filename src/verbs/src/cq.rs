@@ -8,6 +8,9 @@ use rocebud_objects::{Errno, Misuse, Wc};
 use rocebud_runtime::cq as shared;
 
 use crate::Context;
+use crate::attrs::limits;
+
+pub use rocebud_runtime::cq::{Completion, CqOptions, Moderation};
 
 /// A completion channel: an event for each armed completion queue that got something.
 #[derive(Clone, Debug)]
@@ -57,7 +60,7 @@ impl CompChannel {
     /// fork.
     pub fn get_event(&self) -> Result<CqEvent, Misuse> {
         let runtime = self.inner.context.runtime();
-        if self.inner.context.runtime().is_inherited() {
+        if runtime.is_inherited() {
             runtime.check()?;
         }
         let notice = runtime.next_cq_event(&self.inner.shared)?;
@@ -112,7 +115,22 @@ struct CqInner {
     gone: AtomicBool,
 }
 
-pub(crate) fn check_size(cqe: u32) -> Result<(), Misuse> {
+/// What `create_cq_ex` is told; `struct ibv_cq_init_attr_ex`.
+#[derive(Clone, Debug, Default)]
+pub struct CqCreate {
+    /// Entries at least.
+    pub cqe: u32,
+    /// Where its events go.
+    pub channel: Option<CompChannel>,
+    /// Below `num_comp_vectors`.
+    pub comp_vector: u32,
+    /// What [`CqEvent::user`] gives back.
+    pub user: u64,
+    /// What completions carry, and what an overrun does.
+    pub options: CqOptions,
+}
+
+fn check_size(cqe: u32) -> Result<(), Misuse> {
     if cqe == 0 || cqe > shared::CQE_MAX {
         return Err(Misuse::invalid(
             "completion queue: cqe must be 1 up to max_cqe of query_device",
@@ -122,28 +140,38 @@ pub(crate) fn check_size(cqe: u32) -> Result<(), Misuse> {
 }
 
 impl Cq {
-    pub(crate) fn create(
-        context: &Context,
-        cqe: u32,
-        channel: Option<&CompChannel>,
-        user: u64,
-    ) -> Result<Self, Misuse> {
-        if channel.is_some_and(|c| !Arc::ptr_eq(c.inner.context.shared(), context.shared())) {
+    pub(crate) fn create(context: &Context, create: CqCreate) -> Result<Self, Misuse> {
+        context.check()?;
+        check_size(create.cqe)?;
+        if create.comp_vector >= limits::COMP_VECTORS {
+            return Err(Misuse::invalid(
+                "create_cq: comp_vector must be below num_comp_vectors",
+            ));
+        }
+        let CqCreate { channel, user, .. } = create;
+        if channel
+            .as_ref()
+            .is_some_and(|c| !Arc::ptr_eq(c.inner.context.shared(), context.shared()))
+        {
             return Err(Misuse::invalid(
                 "create_cq: the completion channel belongs to another open device",
             ));
         }
-        let events = channel.map(|c| Arc::clone(&c.inner.shared));
-        let shared = context
-            .runtime()
-            .create_cq(context.shared(), cqe, events, user)?;
-        if let Some(channel) = channel {
+        let events = channel.as_ref().map(|c| Arc::clone(&c.inner.shared));
+        let shared = context.runtime().create_cq(
+            context.shared(),
+            create.cqe,
+            events,
+            user,
+            create.options,
+        )?;
+        if let Some(channel) = &channel {
             channel.inner.users.fetch_add(1, Ordering::AcqRel);
         }
         Ok(Self {
             inner: Arc::new(CqInner {
                 context: context.clone(),
-                channel: channel.cloned(),
+                channel,
                 shared,
                 gone: AtomicBool::new(false),
             }),
@@ -167,15 +195,52 @@ impl Cq {
     /// a child made by fork.
     #[inline]
     pub fn poll(&self, out: &mut [Wc]) -> Result<usize, Misuse> {
+        self.check_process()?;
         let runtime = self.inner.context.runtime();
-        if self.inner.context.runtime().is_inherited() {
-            runtime.check()?;
-        }
         let n = runtime.poll(&self.inner.shared, out);
         if n == 0 && !out.is_empty() {
             self.check_usable()?;
         }
         Ok(n)
+    }
+
+    /// This process may use the queue at all.
+    ///
+    /// # Errors
+    /// EIO: a child made by fork.
+    #[inline]
+    pub fn check_process(&self) -> Result<(), Misuse> {
+        let runtime = self.inner.context.runtime();
+        if runtime.is_inherited() {
+            runtime.check()?;
+        }
+        Ok(())
+    }
+
+    /// One step of `ibv_start_poll` or `ibv_next_poll`: the oldest completion, with its times.
+    /// Runs the engine when the queue is empty.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    #[inline]
+    pub fn poll_one(&self) -> Result<Option<Completion>, Misuse> {
+        self.check_process()?;
+        let runtime = self.inner.context.runtime();
+        let found = runtime.poll_one(&self.inner.shared);
+        if found.is_none() {
+            self.check_usable()?;
+        }
+        Ok(found)
+    }
+
+    /// `ibv_modify_cq`: how events are moderated from now on.
+    ///
+    /// # Errors
+    /// EIO: the device is dead.
+    pub fn moderate(&self, moderation: Moderation) -> Result<(), Misuse> {
+        self.inner.context.check()?;
+        self.inner.shared.moderate(moderation);
+        Ok(())
     }
 
     fn check_usable(&self) -> Result<(), Misuse> {

@@ -31,7 +31,7 @@ mod srq;
 
 pub use attrs::{AtomicCap, DeviceAttr, PortAttr, PortState, device_cap};
 pub use context::{Context, GidTableEntry};
-pub use cq::{CompChannel, Cq, CqEvent};
+pub use cq::{CompChannel, Completion, Cq, CqCreate, CqEvent, CqOptions, Moderation};
 pub use device::{Device, device_list};
 pub use event::{AsyncElement, AsyncEventOut};
 pub use pd::{Ah, Mr, Pd};

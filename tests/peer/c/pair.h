@@ -73,12 +73,11 @@ static inline int pair_connect(struct pair *p, const struct pair_options *o)
 	return 0;
 }
 
-static inline struct pair pair_new(struct device *d, const struct pair_options *o)
+/* On completion queues of the caller's making; pair_free destroys them too. */
+static inline struct pair pair_on(struct device *d, const struct pair_options *o, struct ibv_cq *cq0, struct ibv_cq *cq1)
 {
-	struct pair p = { .d = d };
+	struct pair p = { .d = d, .cq = { cq0, cq1 } };
 	for (int i = 0; i < 2; i++) {
-		if (!(p.cq[i] = ibv_create_cq(d->ctx, 256, NULL, NULL, 0)))
-			DIE("ibv_create_cq");
 		struct ibv_qp_init_attr a = { .send_cq = p.cq[i], .recv_cq = p.cq[i], .qp_type = o->type, .sq_sig_all = 1, .cap = o->cap };
 		if (!(p.qp[i] = ibv_create_qp(d->pd, &a)))
 			DIE("ibv_create_qp");
@@ -90,6 +89,15 @@ static inline struct pair pair_new(struct device *d, const struct pair_options *
 	if ((errno = pair_connect(&p, o)))
 		DIE("connecting the pair");
 	return p;
+}
+
+static inline struct pair pair_new(struct device *d, const struct pair_options *o)
+{
+	struct ibv_cq *cq[2];
+	for (int i = 0; i < 2; i++)
+		if (!(cq[i] = ibv_create_cq(d->ctx, 256, NULL, NULL, 0)))
+			DIE("ibv_create_cq");
+	return pair_on(d, o, cq[0], cq[1]);
 }
 
 static inline void pair_free(struct pair *p)

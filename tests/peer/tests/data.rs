@@ -1,4 +1,4 @@
-//! Every byte compared: `verify`, `edges` and `badargs` of tests/peer/c, with and without loss.
+//! Every byte compared: `verify`, `edges`, `badargs` and `cqex` of tests/peer/c, with and without loss.
 
 use rocebud_peer::runner::{Case, Need};
 use rocebud_peer::tree::c_program;
@@ -51,10 +51,10 @@ pub(crate) fn cases() -> Vec<Case> {
     all.push(Case::new("loss_both_ways_five_percent", &lossy, || {
         loss_both_ways(5)
     }));
-    for (name, program) in [("edges", "edges"), ("badargs", "badargs")] {
+    for program in ["edges", "badargs", "cqex"] {
         for place in [Place::Loopback, Place::Veth(1500), Place::Veth(9000)] {
             let needs = place.needs(&[Need::Compiler]);
-            let case = format!("{name}_{}", place.name());
+            let case = format!("{program}_{}", place.name());
             all.push(Case::new(&case, &needs, move || {
                 on_one_host(place, program)
             }));
@@ -207,7 +207,7 @@ fn loss_both_ways(percent: u32) -> Outcome {
     series.end()
 }
 
-/// `edges` and `badargs` connect queue pairs of one process over the device's own address.
+/// These programs connect queue pairs of one process over the device's own address.
 fn on_one_host(place: Place, program: &str) -> Outcome {
     let path = c_program(program)?;
     let stage = place.open()?;

@@ -8,6 +8,7 @@ use rocebud_wire::Mtu;
 
 use super::boundary::{Arg, last_errno};
 use super::cq::{self, Cq};
+use super::cq_ex;
 use super::device::{Device, put};
 use super::handle::{Handle, Head, Object, give};
 use super::not_yet;
@@ -15,8 +16,9 @@ use super::post;
 use super::qp::{self, Qp};
 use super::srq::{self, Srq};
 use super::types::{
-    Plain, ibv_context, ibv_context_ops, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr,
-    ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_wc, verbs_context,
+    Plain, ibv_context, ibv_context_ops, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr,
+    ibv_device_attr_ex, ibv_modify_cq_attr, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex,
+    ibv_recv_wr, ibv_send_wr, ibv_values_ex, ibv_wc, verbs_context,
 };
 
 /// An opened device of ours.
@@ -49,6 +51,11 @@ c_api! {
             fn(Handle<Context>, u8, Arg<ibv_port_attr>, usize) -> c_int);
         head.query_device_ex = slot!(query_device_ex,
             fn(Handle<Context>, Arg<u32>, Arg<ibv_device_attr_ex>, usize) -> c_int);
+        head.create_cq_ex = slot!(cq_ex::create_cq_ex,
+            fn(Handle<Context>, Arg<ibv_cq_init_attr_ex>) -> *mut ibv_cq_ex);
+        head.modify_cq = slot!(cq_ex::modify_cq, fn(Handle<Cq>, Arg<ibv_modify_cq_attr>) -> c_int);
+        head.query_rt_values = slot!(query_rt_values,
+            fn(Handle<Context>, Arg<ibv_values_ex>) -> c_int);
         head.get_srq_num = slot!(srq::get_srq_num, fn(Handle<Srq>, Arg<u32>) -> c_int);
         head.create_qp_ex = slot!(qp::create_qp_ex,
             fn(Handle<Context>, Arg<ibv_qp_init_attr_ex>) -> *mut ibv_qp);
@@ -119,11 +126,31 @@ own_entry! {
             orig_attr,
             device_cap_flags_ex: u64::from(orig_attr.device_cap_flags),
             phys_port_cnt_ex: u32::from(orig_attr.phys_port_cnt),
+            completion_timestamp_mask: u64::MAX,
+            hca_core_clock: CLOCK_KHZ,
+            cq_mod_caps: [u16::MAX; 2],
             ..ibv_device_attr_ex::zeroed()
         };
         attr.set_sized(&full, room)
     }
+
+    /// `verbs_context.query_rt_values`: the clock of completions' timestamps, all of it in the
+    /// nanoseconds, which is where programs that take it for a counter look.
+    fn query_rt_values(context: Context, values: Arg<ibv_values_ex>) -> ErrnoCode, () {
+        let mut out = values.get()?;
+        out.comp_mask &= VALUES_RAW_CLOCK;
+        if out.comp_mask != 0 {
+            out.raw_clock = [0, context.verbs.clock_ns()?.cast_signed()];
+        }
+        values.set(out)
+    }
 }
+
+/// `IBV_VALUES_MASK_RAW_CLOCK`
+const VALUES_RAW_CLOCK: u32 = 1;
+
+/// The device's clock counts nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
 
 /// The data path, which the headers call without going through an exported symbol.
 fn operations() -> ibv_context_ops {

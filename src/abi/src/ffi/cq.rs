@@ -1,4 +1,4 @@
-//! Completion queues and channels.
+//! Completion queues and channels. The iterator over an extended queue is in `cq_ex`.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -6,15 +6,17 @@ use rocebud_objects::{Errno, Misuse, Wc, WcFlags};
 
 use super::boundary::Arg;
 use super::context::Context;
+use super::cq_ex::{Batch, with_functions};
 use super::handle::{Handle, Head, Object, give};
 use super::memory::next_handle;
-use super::types::{Plain, ibv_comp_channel, ibv_cq, ibv_wc};
+use super::types::{Plain, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_wc};
 
-/// A completion queue of ours.
+/// A completion queue of ours. Its C structure is the extended one, which begins like the other.
 #[repr(C)]
 pub(crate) struct Cq {
-    head: Head<ibv_cq>,
+    head: Head<ibv_cq_ex>,
     pub(crate) verbs: rocebud_verbs::Cq,
+    pub(crate) batch: Batch,
 }
 
 impl Object for Cq {
@@ -24,7 +26,12 @@ impl Object for Cq {
 impl Cq {
     /// The address that C knows the CQ by.
     pub(crate) const fn as_ptr(&self) -> *mut ibv_cq {
-        self.head.as_ptr()
+        self.head.as_ptr().cast()
+    }
+
+    /// Writes the field of the C structure that lies at `offset`.
+    pub(crate) fn show<F: Copy>(&self, offset: usize, value: F) {
+        self.head.set_field(offset, value);
     }
 }
 
@@ -32,7 +39,7 @@ impl Cq {
 #[repr(C)]
 pub(crate) struct CompChannel {
     head: Head<ibv_comp_channel>,
-    verbs: rocebud_verbs::CompChannel,
+    pub(crate) verbs: rocebud_verbs::CompChannel,
 }
 
 impl Object for CompChannel {
@@ -67,22 +74,7 @@ c_api! {
         }
         let with = if channel.is_null() { None } else { Some(channel.mine()?) };
         let verbs = context.verbs.create_cq(entries, with.map(|c| &c.verbs), vector, 0)?;
-        let head = ibv_cq {
-            context: context.as_ptr(),
-            channel: with.map_or(core::ptr::null_mut(), |c| c.head.as_ptr()),
-            cq_context,
-            handle: next_handle(),
-            cqe: c_int::try_from(verbs.cqe()).unwrap_or(c_int::MAX),
-            ..ibv_cq::zeroed()
-        };
-        if let Some(channel) = with {
-            channel.head.update(|h| h.refcnt += 1);
-        }
-        let cq: *mut ibv_cq = give(Box::new(Cq { head: Head::new(head), verbs }));
-        // Events name the CQ by this word; none can come before the program armed the CQ.
-        let object = Handle::<Cq>::from_raw(cq).ours();
-        object.verbs.set_user(cq.expose_provenance() as u64);
-        Ok(cq)
+        Ok(make(context, verbs, with, cq_context, false).cast())
     }
 
     /// `ibv_resize_cq`: EINVAL below what the queue holds now.
@@ -124,6 +116,36 @@ c_api! {
         cq.verbs.ack_events(count);
         Ok(())
     }
+}
+
+/// Hands a new queue to C. `alone`: the program polls it from one thread at a time.
+pub(crate) fn make(
+    context: &Context,
+    verbs: rocebud_verbs::Cq,
+    channel: Option<&CompChannel>,
+    cq_context: *mut c_void,
+    alone: bool,
+) -> *mut ibv_cq_ex {
+    let head = with_functions(ibv_cq_ex {
+        context: context.as_ptr(),
+        channel: channel.map_or(core::ptr::null_mut(), |c| c.head.as_ptr()),
+        cq_context,
+        handle: next_handle(),
+        cqe: c_int::try_from(verbs.cqe()).unwrap_or(c_int::MAX),
+        ..ibv_cq_ex::zeroed()
+    });
+    if let Some(channel) = channel {
+        channel.head.update(|h| h.refcnt += 1);
+    }
+    let cq: *mut ibv_cq_ex = give(Box::new(Cq {
+        head: Head::new(head),
+        verbs,
+        batch: Batch::new(alone),
+    }));
+    // Events name the CQ by this word; none can come before the program armed the CQ.
+    let object = Handle::<Cq>::from_raw(cq).ours();
+    object.verbs.set_user(cq.expose_provenance() as u64);
+    cq
 }
 
 const ENTRIES: Misuse = Misuse::invalid("a completion queue needs at least one entry");
@@ -169,20 +191,25 @@ pub(crate) extern "C" fn req_notify_cq(cq: Handle<Cq>, solicited_only: c_int) ->
     enter::<ErrnoCode, ()>(|| cq.ours().verbs.req_notify(solicited_only != 0))
 }
 
+/// The union of immediate and invalidated key.
 #[inline]
-fn c_wc(wc: &Wc) -> ibv_wc {
-    let imm_data = if wc.wc_flags.contains(WcFlags::WITH_INV) {
+pub(crate) fn c_imm(wc: &Wc) -> [u8; 4] {
+    if wc.wc_flags.contains(WcFlags::WITH_INV) {
         wc.invalidated_rkey.0.to_ne_bytes()
     } else {
         wc.imm
-    };
+    }
+}
+
+#[inline]
+fn c_wc(wc: &Wc) -> ibv_wc {
     ibv_wc {
         wr_id: wc.wr_id,
         status: wc.status as c_uint,
         opcode: wc.opcode as c_uint,
         vendor_err: wc.vendor_err,
         byte_len: wc.byte_len,
-        imm_data,
+        imm_data: c_imm(wc),
         qp_num: wc.qp_num.value(),
         src_qp: wc.src_qp.value(),
         wc_flags: wc.wc_flags.bits(),

@@ -137,6 +137,24 @@ impl<H: Copy> Head<H> {
         unsafe { self.0.get().write(head) }
     }
 
+    /// Writes the field at `offset`, an `offset_of!` of H with a field of type F. Checked, so that
+    /// a wrong pair is a panic and not a stray write.
+    #[inline]
+    pub(crate) fn set_field<F: Copy>(&self, offset: usize, value: F) {
+        assert!(
+            offset.is_multiple_of(align_of::<F>()) && offset + size_of::<F>() <= size_of::<H>()
+        );
+        // SAFETY: inside the head and aligned, as was just checked; heads hold plain fields, for
+        // which any bytes are a value. See the Sync promise for races.
+        unsafe {
+            self.0
+                .get()
+                .wrapping_byte_add(offset)
+                .cast::<F>()
+                .write(value)
+        };
+    }
+
     /// The address that C knows the object by.
     pub(crate) const fn as_ptr(&self) -> *mut H {
         self.0.get()

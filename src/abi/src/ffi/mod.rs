@@ -9,6 +9,7 @@ mod ah;
 mod boundary;
 mod context;
 mod cq;
+mod cq_ex;
 mod device;
 mod event;
 mod gid;

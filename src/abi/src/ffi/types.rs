@@ -288,6 +288,60 @@ c_struct! {
         comp_events_completed: u32,
         async_events_completed: u32,
     }
+    struct ibv_cq_ex {
+        context: *mut ibv_context,
+        channel: *mut ibv_comp_channel,
+        cq_context: *mut c_void,
+        handle: u32,
+        cqe: c_int,
+        mutex: mutex_t,
+        cond: cond_t,
+        comp_events_completed: u32,
+        async_events_completed: u32,
+        comp_mask: u32,
+        status: c_uint,
+        wr_id: u64,
+        start_poll: Slot,
+        next_poll: Slot,
+        end_poll: Slot,
+        read_opcode: Slot,
+        read_vendor_err: Slot,
+        read_byte_len: Slot,
+        read_imm_data: Slot,
+        read_qp_num: Slot,
+        read_src_qp: Slot,
+        read_wc_flags: Slot,
+        read_slid: Slot,
+        read_sl: Slot,
+        read_dlid_path_bits: Slot,
+        read_completion_ts: Slot,
+        read_cvlan: Slot,
+        read_flow_tag: Slot,
+        read_tm_info: Slot,
+        read_completion_wallclock_ns: Slot,
+    }
+    struct ibv_cq_init_attr_ex {
+        cqe: u32,
+        cq_context: *mut c_void,
+        channel: *mut ibv_comp_channel,
+        comp_vector: u32,
+        wc_flags: u64,
+        comp_mask: u32,
+        flags: u32,
+        parent_domain: *mut ibv_pd,
+    }
+    /// `moderate` is completions and microseconds.
+    struct ibv_modify_cq_attr {
+        attr_mask: u32,
+        moderate: [u16; 2],
+    }
+    struct ibv_poll_cq_attr {
+        comp_mask: u32,
+    }
+    struct ibv_wc_tm_info {
+        tag: u64,
+        r#priv: u32,
+    }
     struct ibv_srq {
         context: *mut ibv_context,
         srq_context: *mut c_void,

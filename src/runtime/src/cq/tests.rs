@@ -1,9 +1,13 @@
 use super::*;
 
 fn cq(cqe: u32) -> (Arc<Cq>, Arc<CompChannel>) {
+    cq_with(cqe, CqOptions::default())
+}
+
+fn cq_with(cqe: u32, options: CqOptions) -> (Arc<Cq>, Arc<CompChannel>) {
     let channel = Arc::new(CompChannel::new().unwrap());
     let context = Arc::new(ContextShared::new(1).unwrap());
-    let cq = Cq::new(CqId(3), cqe, Some(channel.clone()), context, 99);
+    let cq = Cq::new(CqId(3), cqe, Some(channel.clone()), context, 99, options);
     (Arc::new(cq), channel)
 }
 
@@ -156,4 +160,80 @@ fn events_unread_vanish_with_the_queue() {
     assert_eq!(channel.len(), 1);
     cq.settle();
     assert_eq!(channel.len(), 0);
+}
+
+#[test]
+fn with_overruns_ignored_the_newest_take_the_oldest_ones_places() {
+    let options = CqOptions {
+        ignore_overrun: true,
+        ..CqOptions::default()
+    };
+    let (cq, _) = cq_with(3, options);
+    for id in 0..5 {
+        cq.push(wc(id), false).unwrap();
+    }
+    assert!(!cq.is_overrun());
+    assert_eq!(drain(&cq), [2, 3, 4]);
+}
+
+#[test]
+fn times_are_on_completions_that_asked_for_them_alone() {
+    let options = CqOptions {
+        timestamps: true,
+        ..CqOptions::default()
+    };
+    let (cq, _) = cq_with(3, options);
+    let before = sys::monotonic_ns();
+    cq.push(wc(1), false).unwrap();
+    cq.push(wc(2), false).unwrap();
+    let [first, second] = [cq.take_one().unwrap(), cq.take_one().unwrap()];
+    assert!(before <= first.timestamp_ns && first.timestamp_ns <= second.timestamp_ns);
+    assert_eq!((second.wc.wr_id, second.wallclock_ns), (2, 0));
+    assert!(cq.take_one().is_none());
+}
+
+const MODERATE: Moderation = Moderation {
+    count: 3,
+    period_us: 1_000,
+};
+
+#[test]
+fn a_moderated_queue_waits_for_enough_completions() {
+    let (cq, channel) = cq(8);
+    cq.moderate(MODERATE);
+    cq.arm(false);
+    let due = cq.push(wc(1), false).unwrap();
+    assert!(due.is_some(), "somebody must look at the clock");
+    assert_eq!(cq.push(wc(2), false), Ok(None), "it looks already");
+    assert_eq!(channel.len(), 0);
+    cq.push(wc(3), false).unwrap();
+    assert_eq!(channel.len(), 1);
+    cq.push(wc(4), false).unwrap();
+    assert_eq!(channel.len(), 1, "not armed");
+}
+
+#[test]
+fn a_moderated_queue_waits_no_longer_than_its_period() {
+    let (cq, channel) = cq(8);
+    cq.moderate(MODERATE);
+    cq.arm(false);
+    let due = cq.push(wc(1), false).unwrap().unwrap();
+    assert_eq!(cq.fire_if_due(due - 1), Some(due));
+    assert_eq!(channel.len(), 0);
+    assert_eq!(cq.fire_if_due(due), None);
+    assert_eq!(channel.len(), 1);
+}
+
+#[test]
+fn moderation_counts_what_the_arm_wants_and_ends_at_once_when_it_is_switched_off() {
+    let (cq, channel) = cq(8);
+    cq.moderate(MODERATE);
+    cq.arm(true);
+    for id in 0..3 {
+        cq.push(wc(id), false).unwrap();
+    }
+    cq.push(wc(3), true).unwrap();
+    assert_eq!(channel.len(), 0, "one solicited");
+    cq.moderate(Moderation::default());
+    assert_eq!(channel.len(), 1);
 }
