@@ -16,6 +16,8 @@ impl Errno {
     pub const EBUSY: Self = Self(16);
     pub const ENODEV: Self = Self(19);
     pub const EINVAL: Self = Self(22);
+    pub const ENFILE: Self = Self(23);
+    pub const EMFILE: Self = Self(24);
     pub const ENOSYS: Self = Self(38);
     pub const ENODATA: Self = Self(61);
     pub const EPROTONOSUPPORT: Self = Self(93);

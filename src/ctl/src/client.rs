@@ -96,11 +96,7 @@ impl Client {
                 netns: welcome.netns,
                 daemon_pid: welcome.pid,
             }),
-            (true, None) => Err(Unreachable::Refused(CtlError::new(
-                ErrorKind::Os,
-                "the daemon's descriptor could not be received: raise this program's limit of open \
-                 files (ulimit -n)",
-            ))),
+            (true, None) => Err(Unreachable::Refused(too_few_fds())),
             // A system's daemon that serves another network namespace is none of ours.
             (false, _) if name.is_system() && !serves_us(welcome.netns) => Err(Unreachable::Absent),
             (false, _) => Err(Unreachable::Refused(turned_away(&welcome, name))),
@@ -148,7 +144,9 @@ impl Client {
 
     /// A slot more for this process. The first call gives the first slot.
     ///
-    /// Errors: [`ErrorKind::Limit`] when this process or the daemon has no more.
+    /// Errors: [`ErrorKind::Limit`] when this process or the daemon has no more;
+    /// [`ErrorKind::Descriptors`] when this process has no room for its sockets (nothing is lost
+    /// then: ask again).
     pub fn take_slot(&self) -> Result<SlotGrant, CtlError> {
         let (answer, fds) = self.ask(&Request::TakeSlot)?;
         let Answer::Slot {
@@ -248,15 +246,32 @@ impl Client {
 
     fn ask(&self, request: &Request) -> Result<(Answer, Vec<OwnedFd>), CtlError> {
         let socket = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let (answer, got) = self.exchange(&socket, request)?;
+        if !got.truncated {
+            return Ok((answer, got.fds));
+        }
+        // What arrived of it goes, and the daemon is told that nobody has the slot.
+        drop(got.fds);
+        if let Answer::Slot { slot, .. } = answer {
+            self.exchange(&socket, &Request::ReturnSlot { slot })?;
+        }
+        Err(too_few_fds())
+    }
+
+    fn exchange(
+        &self,
+        socket: &OwnedFd,
+        request: &Request,
+    ) -> Result<(Answer, Received), CtlError> {
         let deadline = Instant::now() + ANSWER_WAIT;
         let bytes = messages::encode(request)?;
-        channel::send(&*socket, &bytes, &[]).map_err(|_| CtlError::gone())?;
+        channel::send(socket, &bytes, &[]).map_err(|_| CtlError::gone())?;
         let mut buf = vec![0; MESSAGE_BYTES_MAX];
-        let got = match receive(&*socket, &mut buf, deadline) {
+        let got = match receive(socket, &mut buf, deadline) {
             Ok(got) => got,
             Err(Errno::TIMEDOUT) => {
                 // A late answer must not be taken for the next one's.
-                let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
                 return Err(CtlError::new(
                     ErrorKind::Gone,
                     format!(
@@ -274,8 +289,7 @@ impl Client {
         }
         match messages::decode(&buf[..got.bytes.min(buf.len())])? {
             Answer::Refused(error) => Err(error),
-            _ if got.truncated => Err(too_few_fds()),
-            answer => Ok((answer, got.fds)),
+            answer => Ok((answer, got)),
         }
     }
 
@@ -305,7 +319,7 @@ fn receive(socket: impl AsFd, buf: &mut [u8], deadline: Instant) -> Result<Recei
 
 fn too_few_fds() -> CtlError {
     CtlError::new(
-        ErrorKind::Os,
+        ErrorKind::Descriptors,
         "the daemon's descriptors could not all be received: raise this program's limit of open \
          files (ulimit -n)",
     )

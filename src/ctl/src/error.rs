@@ -24,6 +24,8 @@ pub enum ErrorKind {
     Malformed,
     /// The operating system refused.
     Os,
+    /// This process or the system has no descriptor left.
+    Descriptors,
 }
 
 /// Why the daemon could not be used: a kind for programs and a line for people.
@@ -48,7 +50,13 @@ impl CtlError {
     /// An error of the operating system while doing `what`.
     pub fn os(what: &str, error: impl Into<std::io::Error>) -> Self {
         let error: std::io::Error = error.into();
-        Self::new(ErrorKind::Os, format!("{what}: {error}"))
+        match error.raw_os_error().map(Errno) {
+            Some(Errno::EMFILE | Errno::ENFILE) => Self::new(
+                ErrorKind::Descriptors,
+                format!("{what}: {error}: raise the limit of open files (ulimit -n)"),
+            ),
+            _ => Self::new(ErrorKind::Os, format!("{what}: {error}")),
+        }
     }
 
     /// The daemon's socket closed.
@@ -70,6 +78,7 @@ impl CtlError {
             ErrorKind::Denied => Errno::EACCES,
             ErrorKind::Version => Errno::EPROTONOSUPPORT,
             ErrorKind::Limit => Errno::ENOMEM,
+            ErrorKind::Descriptors => Errno::EMFILE,
         }
     }
 }

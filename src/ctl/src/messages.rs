@@ -147,6 +147,11 @@ pub enum Request {
         /// [`crate::status::ProcessStatus::key`].
         key: u64,
     },
+    /// The slot granted last could not be received for want of descriptors: it is nobody's again.
+    ReturnSlot {
+        /// Slot number of the grant.
+        slot: u16,
+    },
 }
 
 /// What the daemon answers.
@@ -174,6 +179,8 @@ pub enum Answer {
     Status(Box<StatusReport>),
     /// To any request.
     Refused(CtlError),
+    /// To [`Request::ReturnSlot`].
+    Returned,
 }
 
 /// What the daemon says unasked, on the notices' socket.

@@ -110,6 +110,14 @@ impl PageSet {
         self.layout().head.slots.iter().any(free)
     }
 
+    /// Takes a slot out of the head: it was granted and never used.
+    pub fn remove_slot(&self, slot: u16) {
+        let word = u32::from(slot);
+        for place in &self.layout().head.slots {
+            let _ = place.compare_exchange(word, NO_SLOT, Release, Relaxed);
+        }
+    }
+
     /// Slots of the process.
     pub fn slots(&self) -> impl Iterator<Item = u16> + '_ {
         let slots = self.layout().head.slots.iter();

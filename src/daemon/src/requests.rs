@@ -102,6 +102,7 @@ impl Server {
             Request::PageSet => self.give_pages(key),
             Request::Status => self.answer_status(key),
             Request::PagesOf { key: of } => self.show_pages(key, of),
+            Request::ReturnSlot { slot } => self.take_back_slot(key, slot),
         };
         outcome.or_else(|refused| match refused {
             Refused::With(error) => self.refuse(key, error),
@@ -175,10 +176,18 @@ impl Server {
         })?;
         let outcome = self.send_slot(key, number, chance);
         if outcome.is_err() {
-            self.slots.undo(number);
-            self.group.close(number);
+            self.nobodys(key, number);
         }
         outcome
+    }
+
+    /// A slot that was granted and that nobody has used.
+    fn nobodys(&mut self, key: u64, number: u16) {
+        if let Some(pages) = self.clients.get(&key).and_then(|c| c.pages.as_ref()) {
+            pages.set.remove_slot(number);
+        }
+        self.slots.undo(number);
+        self.group.close(number);
     }
 
     fn send_slot(&mut self, key: u64, number: u16, chance: u32) -> Result<(), Refused> {
@@ -230,6 +239,18 @@ impl Server {
             forward: ours,
         });
         Ok(())
+    }
+
+    /// Undoes the last grant, which nobody has used.
+    fn take_back_slot(&mut self, key: u64, number: u16) -> Result<(), Refused> {
+        let client = self.clients.get_mut(&key).ok_or(Refused::Drop)?;
+        // Positions of the others are in their tokens, so only the last can go.
+        let Some(slot) = client.slots.pop_if(|last| last.number == number) else {
+            return Err(Refused::Drop);
+        };
+        self.epoll.remove(&slot.forward);
+        self.nobodys(key, number);
+        self.answer(key, &Answer::Returned, &[])
     }
 
     fn give_pages(&mut self, key: u64) -> Result<(), Refused> {
@@ -332,12 +353,14 @@ fn limit(message: String) -> Refused {
 }
 
 fn os(what: &str, error: io::Error) -> Refused {
-    let hint = match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => " (raise the daemon's limit of open files)",
-        _ => "",
+    let (kind, hint) = match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => {
+            (ErrorKind::Limit, ": raise the daemon's limit of open files")
+        }
+        _ => (ErrorKind::Os, ""),
     };
     Refused::With(CtlError::new(
-        ErrorKind::Os,
+        kind,
         format!("the daemon failed at {what}: {error}{hint}"),
     ))
 }

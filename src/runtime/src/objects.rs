@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard};
 
 use rocebud_ctl::page::QpIdentity;
 use rocebud_engine::SrqMask;
@@ -255,8 +255,7 @@ impl Runtime {
         user: u64,
     ) -> Result<Arc<QpShared>, Misuse> {
         self.check()?;
-        let mut core = lock(&self.core);
-        let qpn = self.allocate_qpn(&mut core)?;
+        let (mut core, qpn) = self.allocate_qpn()?;
         if let Err(refused) = core.node.create_qp(qpn, init) {
             core.qpns.free(qpn, now().0);
             return Err(refused);
@@ -283,22 +282,36 @@ impl Runtime {
         Ok(qp)
     }
 
-    fn allocate_qpn(&self, core: &mut Core) -> Result<Qpn, Misuse> {
-        if let Some(qpn) = core.qpns.allocate(now().0) {
-            return Ok(qpn);
+    /// A fresh number, with the engine locked. While the daemon is asked for a further slot the
+    /// engine is not: other queue pairs go on.
+    fn allocate_qpn(&self) -> Result<(MutexGuard<'_, Core>, Qpn), Misuse> {
+        let allocate = || {
+            let mut core = lock(&self.core);
+            let qpn = core.qpns.allocate(now().0)?;
+            Some((core, qpn))
+        };
+        if let Some(found) = allocate() {
+            return Ok(found);
         }
-        match self.take_slot(core) {
-            Ok(()) => core.qpns.allocate(now().0),
-            // No further slot: a number that should rest longer is better than none.
-            Err(refused) => match core.qpns.allocate_rested() {
-                Some(qpn) => Some(qpn),
-                None => return Err(refused),
-            },
+        // Ten threads that find no number want one slot, not ten.
+        let _asking = lock(&self.asking);
+        if let Some(found) = allocate() {
+            return Ok(found);
         }
-        .ok_or(Misuse::new(
-            Errno::ENOMEM,
-            "create_qp: no queue pair numbers left; destroy some",
-        ))
+        let refused = self.take_slot().err();
+        if let Some(found) = allocate() {
+            return Ok(found);
+        }
+        // No further slot: a number that should rest longer is better than none.
+        let mut core = lock(&self.core);
+        match (core.qpns.allocate_rested(), refused) {
+            (Some(qpn), _) => Ok((core, qpn)),
+            (None, Some(refused)) => Err(refused),
+            (None, None) => Err(Misuse::new(
+                Errno::ENOMEM,
+                "create_qp: no queue pair numbers left; destroy some",
+            )),
+        }
     }
 
     /// `ibv_modify_qp`; `path` is the resolved address vector if the mask has AV.

@@ -1,9 +1,10 @@
 //! The runtime of a process: one engine, one link, one connection to the daemon, however many
 //! devices are open.
 //!
-//! Locks, in the order in which they may be taken: engine, then a completion queue's ring, then a
-//! channel's list. The key table's lock is innermost everywhere. No lock is held while anything
-//! waits for the application.
+//! Locks, in the order in which they may be taken: asking for a slot, then engine, then a
+//! completion queue's ring, then a channel's list. The key table's lock is innermost everywhere. No
+//! lock is held while anything waits for the application, the engine's not while the daemon is
+//! asked.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -32,6 +33,8 @@ pub struct Runtime {
     pub(crate) shared: Shared,
     pub(crate) core: Mutex<Core>,
     pub(crate) progress: Progress,
+    /// Held while the daemon is asked for a slot; taken before the engine's lock.
+    pub(crate) asking: Mutex<()>,
     /// Descriptors that the progress thread sleeps on.
     pub(crate) sockets: Mutex<Sockets>,
     devices: RwLock<Devices>,
@@ -121,6 +124,7 @@ impl Runtime {
             },
             core: Mutex::new(Core::new()),
             progress,
+            asking: Mutex::default(),
             sockets: Mutex::default(),
             devices: RwLock::new(devices.into()),
             contexts: Mutex::default(),
@@ -380,8 +384,9 @@ impl Runtime {
 
     // ---- slots
 
-    /// Takes one more slot of the daemon into use.
-    pub(crate) fn take_slot(&self, core: &mut Core) -> Result<(), Misuse> {
+    /// Takes one more slot of the daemon into use. The engine must not be locked: the daemon may
+    /// take its time.
+    pub(crate) fn take_slot(&self) -> Result<(), Misuse> {
         let grant = self.client.take_slot().map_err(|error| {
             log::line(Level::Error, format_args!("{error}"));
             Misuse::new(
@@ -389,6 +394,10 @@ impl Runtime {
                 "create_qp: the daemon gave no queue pair numbers",
             )
         })?;
+        let mut core = lock(&self.core);
+        if self.is_dead() {
+            return Err(DEAD);
+        }
         core.add_slot(grant).map_err(no_descriptor)?;
         let sockets = Sockets {
             receive: core.poll_fds(),

@@ -84,12 +84,26 @@ extern "C" fn second(plan: *mut c_void) -> c_int {
     // SAFETY: plan points to the Plan of spawn_detached; nobody else uses it now.
     let plan = unsafe { &*plan.cast::<Plan>() };
     default_signals();
+    raise_descriptor_limit();
     let status = place_descriptors(plan.status);
     // SAFETY: path, argv and envp are NUL-terminated and live in the frame of spawn_detached.
     unsafe { libc::execve(plan.path, plan.argv, plan.envp) };
     report_failure(status);
     // SAFETY: ends this process without running anything of the program's.
     unsafe { libc::_exit(127) }
+}
+
+/// A program that has used up its descriptors is not to starve the daemon that it starts. Limits
+/// are this process's own.
+fn raise_descriptor_limit() {
+    // SAFETY: rlimit is plain data for which zero is a value.
+    let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
+    // SAFETY: limit is valid for writing.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: limit is valid for reading.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
 }
 
 /// stdio on /dev/null, the status pipe at [`STATUS_FD`], nothing else. Returns the pipe's place.
