@@ -72,7 +72,7 @@ fn field_name(declaration: &str) -> Option<String> {
     };
     match name {
         "}" => None,
-        "priv" => Some("r#priv".into()),
+        "priv" | "type" => Some(format!("r#{name}")),
         _ => Some(name.into()),
     }
 }

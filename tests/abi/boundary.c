@@ -240,7 +240,7 @@ static void calls_of_later_releases_refuse(void)
 	SAME(errno, EOPNOTSUPP);
 	SAME(ibv_dereg_mr(mr), 0); /* still the old one */
 	NULL_AND(ibv_reg_dmabuf_mr(pd, 0, 64, 0, -1, 0), EOPNOTSUPP);
-	NULL_AND(ibv_alloc_mw(pd, IBV_MW_TYPE_1), EOPNOTSUPP);
+	NULL_AND(ibv_alloc_mw(pd, 3), EINVAL);
 	NULL_AND(ibv_open_xrcd(ctx, &xrcd), EOPNOTSUPP);
 	NULL_AND(ibv_alloc_dm(ctx, &dm), EOPNOTSUPP);
 	NULL_AND(ibv_alloc_td(ctx, &td), EOPNOTSUPP);

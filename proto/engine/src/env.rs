@@ -3,49 +3,11 @@
 //! The runtime implements [`Env`] over real memory, the fabric over a model. Addresses are plain
 //! numbers here; the engine never dereferences one.
 
-use rocebud_objects::{Access, AsyncEvent, AtomicOp, Counter, CqId, Note, PdId, Wc};
+use rocebud_objects::{
+    Access, AsyncEvent, AtomicOp, BindFault, Counter, CqId, InvalidateFault, MwBind, Note, PdId, Wc,
+};
+pub use rocebud_objects::{LocalFault, RemoteFault, Scope};
 use rocebud_wire::{LKey, Qpn, RKey};
-
-/// Why local memory could not be used. All become `LOC_PROT_ERR` (or the peer's
-/// remote-operational NAK when it was a receive buffer).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LocalFault {
-    /// No such key.
-    Key,
-    /// The key belongs to another protection domain.
-    Pd,
-    /// The range leaves the region.
-    Bounds,
-    /// The region may not be written.
-    Access,
-    /// The page is not there or not accessible.
-    Page,
-}
-
-/// Why remote access was refused. The wire shows one answer for all (NAK remote access error),
-/// except `Page`, which is the responder's own trouble (NAK remote operational error).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RemoteFault {
-    /// No such key.
-    Key,
-    /// The key belongs to another protection domain or queue pair.
-    Pd,
-    /// The range leaves the region.
-    Bounds,
-    /// The region does not grant this access.
-    Access,
-    /// The page is not there or not accessible.
-    Page,
-}
-
-/// Whose key table entry may be used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Scope {
-    /// Protection domain of the queue pair (or of its SRQ).
-    pub pd: PdId,
-    /// The queue pair, for windows bound to one.
-    pub qpn: Qpn,
-}
 
 /// The completion queue was full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,11 +102,19 @@ pub trait Env {
         placement: u8,
     ) -> Result<(), RemoteFault>;
 
-    /// Invalidates a key named by the peer (SEND with invalidate). Ordinary regions refuse.
-    fn invalidate_remote(&mut self, scope: Scope, rkey: RKey) -> Result<(), RemoteFault>;
+    /// Invalidates a key, named by the peer (SEND with invalidate) or by LOCAL_INV. Ordinary
+    /// regions and type 1 windows refuse.
+    fn invalidate(&mut self, scope: Scope, rkey: RKey) -> Result<(), InvalidateFault>;
 
-    /// Invalidates a key of our own (LOCAL_INV). Ordinary regions refuse.
-    fn invalidate_local(&mut self, scope: Scope, rkey: RKey) -> Result<(), LocalFault>;
+    /// Binds a memory window.
+    fn bind_window(&mut self, scope: Scope, bind: &MwBind) -> Result<(), BindFault>;
+
+    /// Takes back a bind whose request did not succeed after all: if the window still has this
+    /// key, it shows nothing any more.
+    fn unbind_window(&mut self, rkey: RKey);
+
+    /// The queue pair is gone or starts anew: windows bound to it show nothing any more.
+    fn release_windows(&mut self, qpn: Qpn);
 
     /// Delivers a completion. `solicited` = it counts for a solicited-only arm (error completions
     /// always do, whatever this says). On an overrun the engine raises `CQ_ERR` once and takes the

@@ -74,6 +74,20 @@ reasons! {
         "a READ or atomic was posted, but max_rd_atomic of this queue pair is 0";
     LocalInvFailed = 31, LocQpOpErr,
         "LOCAL_INV names a key that is not there or cannot be invalidated";
+    BindWindow = 32, MwBindErr,
+        "a bind names a window that does not exist, or a key that differs from the window's in \
+         more than the low byte";
+    BindState = 33, MwBindErr,
+        "a type 2 window was bound again without being invalidated first";
+    BindRegion = 34, MwBindErr,
+        "a bind names a region that does not exist, or one registered with ZERO_BASED";
+    BindPd = 35, MwBindErr,
+        "window, region and queue pair of a bind are not of one protection domain";
+    BindBounds = 36, MwBindErr,
+        "a bind leaves its region, or binds nothing to a type 2 window";
+    BindAccess = 37, MwBindErr,
+        "a bind's region lacks MW_BIND, or LOCAL_WRITE for a window that may be written, or the \
+         access flags are not those of a window";
     BadResponseOpcode = 40, BadRespErr,
         "the peer answered a READ or atomic with an opcode that does not fit";
     BadResponseLength = 41, BadRespErr,

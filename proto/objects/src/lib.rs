@@ -11,14 +11,17 @@
 
 extern crate alloc;
 
+mod access;
 mod attr;
 mod counters;
 mod error;
 mod event;
 mod time;
 mod wc;
+mod window;
 mod wr;
 
+pub use access::{LocalFault, RemoteFault, Scope, offset_within};
 pub use attr::{
     Access, AhAttr, AttrMask, CqId, MigState, Path, PdId, QpAttr, QpCap, QpInit, QpState, QpType,
     SrqAttr, SrqId, SrqInit,
@@ -28,6 +31,9 @@ pub use error::{Errno, Misuse};
 pub use event::{AsyncEvent, EventKind, Note, NoteKind};
 pub use time::Instant;
 pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};
+pub use window::{
+    BindFault, BindTarget, Binding, InvalidateFault, KEY_BYTE, MwBind, MwType, Window,
+};
 pub use wr::{
     AtomicOp, FlushPlacement, FlushRange, Payload, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
     SgeList, UdAddress,

@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use rocebud_wire::{LKey, QKey, Qpn, RKey};
 use smallvec::SmallVec;
 
-use crate::Path;
+use crate::{MwBind, Path};
 
 /// A piece of registered local memory; `struct ibv_sge`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -106,6 +106,10 @@ pub enum SendOp {
     },
     LocalInv {
         rkey: RKey,
+    },
+    /// Binds a memory window, or takes a type 1 window away.
+    BindMw {
+        bind: MwBind,
     },
 }
 

@@ -9,8 +9,8 @@ use rocebud_ctl::PageSet;
 use rocebud_ctl::page::QpCount;
 use rocebud_engine::{CqOverrun, Env, LocalFault, RemoteFault, Scope};
 use rocebud_objects::{
-    Access, AsyncEvent, AtomicOp, Counter, CqId, FlushPlacement, Instant, Note, NoteKind, PdId,
-    QpState, SrqId, Wc,
+    Access, AsyncEvent, AtomicOp, BindFault, Counter, CqId, FlushPlacement, Instant,
+    InvalidateFault, MwBind, Note, NoteKind, PdId, QpState, SrqId, Wc,
 };
 use rocebud_wire::{LKey, Qpn, RKey};
 
@@ -272,13 +272,20 @@ impl Env for World<'_> {
         }
     }
 
-    fn invalidate_remote(&mut self, _scope: Scope, _rkey: RKey) -> Result<(), RemoteFault> {
-        // Only windows and fast-registration regions can be invalidated; there are none yet.
-        Err(RemoteFault::Key)
+    fn invalidate(&mut self, scope: Scope, rkey: RKey) -> Result<(), InvalidateFault> {
+        self.keys.invalidate(scope, rkey)
     }
 
-    fn invalidate_local(&mut self, _scope: Scope, _rkey: RKey) -> Result<(), LocalFault> {
-        Err(LocalFault::Key)
+    fn bind_window(&mut self, scope: Scope, bind: &MwBind) -> Result<(), BindFault> {
+        self.keys.bind_window(scope, bind)
+    }
+
+    fn unbind_window(&mut self, rkey: RKey) {
+        self.keys.unbind_window(rkey);
+    }
+
+    fn release_windows(&mut self, qpn: Qpn) {
+        self.keys.release_windows(qpn);
     }
 
     fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), CqOverrun> {

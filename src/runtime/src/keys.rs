@@ -5,16 +5,21 @@
 //! Copies happen while the table is locked for reading, so removing a key waits for copies under
 //! way and stops later ones: [`KeyTable::remove`] is a hard fence.
 
-use std::collections::HashMap;
+mod window;
+
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::RwLock;
 
-use rocebud_engine::{LocalFault, RemoteFault, Scope};
-use rocebud_objects::{Access, Errno, Misuse, PdId};
-use rocebud_wire::{LKey, RKey};
+use rocebud_objects::{
+    Access, Errno, LocalFault, Misuse, PdId, RemoteFault, Scope, Window, offset_within,
+};
+use rocebud_wire::{LKey, Qpn, RKey};
 
 use crate::random;
 use crate::sync::{read, write};
+
+pub use window::WINDOWS_MAX;
 
 /// Regions that a process may have.
 pub const REGIONS_MAX: usize = 524_287;
@@ -38,10 +43,7 @@ impl Region {
     /// Address in this process of `len` bytes at `va`; `None` if they leave the region.
     #[inline]
     fn locate(&self, va: u64, len: u64) -> Option<usize> {
-        let offset = va.checked_sub(self.iova)?;
-        if offset > self.len || len > self.len - offset {
-            return None;
-        }
+        let offset = offset_within(self.iova, self.len, va, len)?;
         usize::try_from(self.addr.checked_add(offset)?).ok()
     }
 }
@@ -49,14 +51,71 @@ impl Region {
 /// All keys of the process.
 #[derive(Debug, Default)]
 pub struct KeyTable {
-    map: RwLock<HashMap<u32, Entry, BuildHasherDefault<Mix>>>,
+    tables: RwLock<Tables>,
+}
+
+type Map = HashMap<u32, Entry, BuildHasherDefault<Mix>>;
+
+#[derive(Debug, Default)]
+struct Tables {
+    /// By index.
+    map: Map,
+    /// Windows among them.
+    windows: usize,
+    /// Windows that a queue pair alone serves: its number, and the window's index.
+    bound: BTreeSet<(Qpn, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: u32,
-    region: Region,
+    what: What,
 }
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Region {
+        region: Region,
+        /// Windows that show a part of it.
+        windows: u32,
+    },
+    /// With the address in this process of the region behind it; 0 while it shows nothing.
+    Window { window: Window, addr: u64 },
+}
+
+/// Upper 24 bits of a key.
+const fn index(key: u32) -> u32 {
+    key >> 8
+}
+
+impl Tables {
+    /// Adds an entry under a fresh key.
+    fn add(&mut self, what: impl FnOnce(u32) -> What) -> u32 {
+        loop {
+            let key = random::u32();
+            if index(key) != 0 && !self.map.contains_key(&index(key)) {
+                let what = what(key);
+                self.map.insert(index(key), Entry { key, what });
+                return key;
+            }
+        }
+    }
+
+    fn region(&self, key: u32) -> Option<(&Region, u32)> {
+        match self.map.get(&index(key)) {
+            Some(Entry {
+                key: whole,
+                what: What::Region { region, windows },
+            }) if *whole == key => Some((region, *windows)),
+            _ => None,
+        }
+    }
+}
+
+const WINDOWS_BOUND: Misuse = Misuse::new(
+    Errno::EBUSY,
+    "memory windows are bound to this region; invalidate or deallocate them first",
+);
 
 impl KeyTable {
     /// Adds a region under a fresh key, the same for local and remote use.
@@ -64,40 +123,67 @@ impl KeyTable {
     /// # Errors
     /// ENOMEM: [`REGIONS_MAX`] are there.
     pub fn insert(&self, region: Region) -> Result<u32, Misuse> {
-        let mut map = write(&self.map);
-        if map.len() >= REGIONS_MAX {
+        let mut tables = write(&self.tables);
+        if tables.map.len() - tables.windows >= REGIONS_MAX {
             return Err(Misuse::new(
                 Errno::ENOMEM,
                 "reg_mr: as many memory regions as a process may have; deregister some",
             ));
         }
-        loop {
-            let key = random::u32();
-            let index = key >> 8;
-            if index != 0 && !map.contains_key(&index) {
-                map.insert(index, Entry { key, region });
-                return Ok(key);
-            }
-        }
+        let windows = 0;
+        Ok(tables.add(|_| What::Region { region, windows }))
     }
 
-    /// Takes a key out. When this returns, no copy through it is under way and none will begin.
-    pub fn remove(&self, key: u32) -> Option<Region> {
-        let mut map = write(&self.map);
-        if map.get(&(key >> 8))?.key != key {
-            return None;
+    /// Takes a region out. When this returns, no copy through it is under way and none will
+    /// begin.
+    ///
+    /// # Errors
+    /// EBUSY: windows show parts of it. EINVAL: no region has this key.
+    pub fn remove(&self, key: u32) -> Result<Region, Misuse> {
+        let mut tables = write(&self.tables);
+        let (region, windows) = tables
+            .region(key)
+            .ok_or(Misuse::invalid("no region has this key"))?;
+        if windows != 0 {
+            return Err(WINDOWS_BOUND);
         }
-        map.remove(&(key >> 8)).map(|e| e.region)
+        let region = *region;
+        tables.map.remove(&index(key));
+        Ok(region)
+    }
+
+    /// As [`KeyTable::remove`], and windows on the region show nothing from now on.
+    pub fn remove_with_windows(&self, key: u32) {
+        let mut tables = write(&self.tables);
+        if tables.region(key).is_some() {
+            tables.unbind_all(|binding| binding.lkey == LKey(key));
+            tables.map.remove(&index(key));
+        }
     }
 
     /// Takes out every key of a protection domain.
     pub fn remove_pd(&self, pd: PdId) {
-        write(&self.map).retain(|_, e| e.region.pd != pd);
+        let mut tables = write(&self.tables);
+        let Tables {
+            map,
+            windows,
+            bound,
+        } = &mut *tables;
+        map.retain(|_, entry| match &entry.what {
+            What::Region { region, .. } => region.pd != pd,
+            What::Window { window, .. } => {
+                let stays = window.pd != pd;
+                *windows -= usize::from(!stays);
+                stays
+            }
+        });
+        bound.retain(|(_, index)| map.contains_key(index));
     }
 
     /// Regions there are.
     pub fn len(&self) -> usize {
-        read(&self.map).len()
+        let tables = read(&self.tables);
+        tables.map.len() - tables.windows
     }
 
     /// No region is there.
@@ -120,9 +206,8 @@ impl KeyTable {
         if len == 0 {
             return act(0);
         }
-        let map = read(&self.map);
-        let entry = map.get(&(lkey.0 >> 8)).filter(|e| e.key == lkey.0);
-        let region = &entry.ok_or(LocalFault::Key)?.region;
+        let tables = read(&self.tables);
+        let (region, _) = tables.region(lkey.0).ok_or(LocalFault::Key)?;
         if region.pd != pd {
             return Err(LocalFault::Pd);
         }
@@ -147,9 +232,23 @@ impl KeyTable {
         if len == 0 {
             return act(0);
         }
-        let map = read(&self.map);
-        let region = Self::remote_region(&map, scope, rkey, need)?;
-        act(region.locate(va, len).ok_or(RemoteFault::Bounds)?)
+        let tables = read(&self.tables);
+        let entry = tables
+            .map
+            .get(&index(rkey.0))
+            .filter(|entry| entry.key == rkey.0)
+            .ok_or(RemoteFault::Key)?;
+        let at = match &entry.what {
+            What::Region { region, .. } => {
+                check_rights(region, scope, need)?;
+                region.locate(va, len).ok_or(RemoteFault::Bounds)?
+            }
+            What::Window { window, addr } => {
+                let offset = window.check_use(scope, rkey, va, len, need)?;
+                usize::try_from(addr + offset).map_err(|_| RemoteFault::Bounds)?
+            }
+        };
+        act(at)
     }
 
     /// [`KeyTable::remote`] for a whole region: `act` gets its address and length.
@@ -160,30 +259,32 @@ impl KeyTable {
         need: Access,
         act: impl FnOnce(u64, u64) -> Result<R, RemoteFault>,
     ) -> Result<R, RemoteFault> {
-        let map = read(&self.map);
-        let region = Self::remote_region(&map, scope, rkey, need)?;
-        act(region.addr, region.len)
+        let tables = read(&self.tables);
+        match tables.map.get(&index(rkey.0)).map(|e| (e.key, &e.what)) {
+            Some((key, What::Region { region, .. })) if key == rkey.0 => {
+                check_rights(region, scope, need)?;
+                act(region.addr, region.len)
+            }
+            Some((_, What::Window { window, addr })) => {
+                let shown = window.check_rights(scope, rkey, need)?;
+                act(addr + shown.offset, shown.len)
+            }
+            _ => Err(RemoteFault::Key),
+        }
     }
+}
 
-    /// The order of checks: key, protection domain, permission (the caller then: range). The peer
-    /// sees no difference.
-    #[inline]
-    fn remote_region(
-        map: &HashMap<u32, Entry, BuildHasherDefault<Mix>>,
-        scope: Scope,
-        rkey: RKey,
-        need: Access,
-    ) -> Result<&Region, RemoteFault> {
-        let entry = map.get(&(rkey.0 >> 8)).filter(|e| e.key == rkey.0);
-        let region = &entry.ok_or(RemoteFault::Key)?.region;
-        if region.pd != scope.pd {
-            return Err(RemoteFault::Pd);
-        }
-        if !region.access.contains(need) {
-            return Err(RemoteFault::Access);
-        }
-        Ok(region)
+/// The order of checks: key, protection domain, permission (the caller then: range). The peer
+/// sees no difference.
+#[inline]
+fn check_rights(region: &Region, scope: Scope, need: Access) -> Result<(), RemoteFault> {
+    if region.pd != scope.pd {
+        return Err(RemoteFault::Pd);
     }
+    if !region.access.contains(need) {
+        return Err(RemoteFault::Access);
+    }
+    Ok(())
 }
 
 /// One multiplication: indices are random already, an attacker does not choose them.

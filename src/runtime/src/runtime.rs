@@ -190,11 +190,20 @@ impl Runtime {
         Ok(key)
     }
 
-    /// Deregisters memory: when this returns, nothing uses it any more. False if it was done.
-    pub fn deregister(&self, key: u32) -> bool {
-        let was = self.shared.keys.remove(key).is_some();
+    /// Deregisters memory: when this returns, nothing uses it any more.
+    ///
+    /// # Errors
+    /// EBUSY: memory windows are bound to it. EINVAL: not registered.
+    pub fn deregister(&self, key: u32) -> Result<(), Misuse> {
+        self.shared.keys.remove(key)?;
         self.state_regions();
-        was
+        Ok(())
+    }
+
+    /// As [`Runtime::deregister`], windows or not.
+    pub fn drop_region(&self, key: u32) {
+        self.shared.keys.remove_with_windows(key);
+        self.state_regions();
     }
 
     /// Deregisters all memory of a protection domain.

@@ -18,6 +18,12 @@ pub mod device_cap {
     pub const RC_RNR_NAK_GEN: u32 = 1 << 12;
     /// Shared receive queues can be resized.
     pub const SRQ_RESIZE: u32 = 1 << 13;
+    /// Memory windows of type 1.
+    pub const MEM_WINDOW: u32 = 1 << 17;
+    /// LOCAL_INV and SEND with invalidate.
+    pub const MEM_MGT_EXTENSIONS: u32 = 1 << 21;
+    /// Memory windows of type 2 that belong to a queue pair and its protection domain.
+    pub const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 }
 
 /// `enum ibv_atomic_cap`.
@@ -184,7 +190,10 @@ pub(crate) fn device_attr(node_guid: u64) -> DeviceAttr {
             | device_cap::PORT_ACTIVE_EVENT
             | device_cap::SYS_IMAGE_GUID
             | device_cap::RC_RNR_NAK_GEN
-            | device_cap::SRQ_RESIZE,
+            | device_cap::SRQ_RESIZE
+            | device_cap::MEM_WINDOW
+            | device_cap::MEM_MGT_EXTENSIONS
+            | device_cap::MEM_WINDOW_TYPE_2B,
         max_sge: limits::SGE_MAX,
         max_sge_rd: limits::SGE_MAX,
         max_cq: limits::CQ_MAX,
@@ -200,7 +209,7 @@ pub(crate) fn device_attr(node_guid: u64) -> DeviceAttr {
         atomic_cap: AtomicCap::Glob,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: 0,
+        max_mw: u32::try_from(rocebud_runtime::keys::WINDOWS_MAX).unwrap_or(u32::MAX),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: limits::MCAST_GROUP_MAX,

@@ -25,6 +25,8 @@ mod context;
 mod cq;
 mod device;
 mod event;
+mod mr;
+mod mw;
 mod pd;
 mod qp;
 mod srq;
@@ -34,13 +36,15 @@ pub use context::{Context, GidTableEntry};
 pub use cq::{CompChannel, Completion, Cq, CqCreate, CqEvent, CqOptions, Moderation};
 pub use device::{Device, device_list};
 pub use event::{AsyncElement, AsyncEventOut};
-pub use pd::{Ah, Mr, Pd};
+pub use mr::Mr;
+pub use mw::{Mw, MwBindInfo, inc_rkey};
+pub use pd::{Ah, Pd};
 pub use qp::{PostError, Qp, QpCreate};
 pub use rocebud_ctl::DeviceInfo;
 pub use rocebud_objects::{
     Access, AhAttr, AttrMask, Counter, Errno, EventKind, FlushPlacement, FlushRange, MigState,
-    Misuse, Path, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags,
-    SendOp, SendWr, Sge, SgeList, SrqAttr, UdAddress, Wc, WcFlags, WcOpcode, WcStatus,
+    Misuse, MwType, Path, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Remote,
+    SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, UdAddress, Wc, WcFlags, WcOpcode, WcStatus,
 };
 pub use rocebud_wire::{Gid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};
 pub use srq::{Srq, SrqMask};

@@ -114,6 +114,10 @@ impl Qp {
         self.inner.context.runtime()
     }
 
+    pub(crate) fn pd(&self) -> &Pd {
+        self.inner.pd.pd()
+    }
+
     /// Its number.
     #[must_use]
     pub fn qpn(&self) -> Qpn {

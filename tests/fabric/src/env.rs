@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use rocebud_engine::{CqOverrun, Env, LocalFault, RemoteFault, Scope};
 use rocebud_objects::{
-    Access, AsyncEvent, AtomicOp, Counter, CqId, FlushPlacement, Note, PdId, Wc,
+    Access, AsyncEvent, AtomicOp, BindFault, Counter, CqId, FlushPlacement, InvalidateFault,
+    MwBind, Note, PdId, Wc,
 };
 use rocebud_wire::{LKey, Qpn, RKey};
 
@@ -136,6 +137,8 @@ impl HostEnv {
     }
 
     fn is_unmapped(&self, key: u32) -> bool {
+        let window = self.memory.window(RKey(key)).and_then(|w| w.binding);
+        let key = window.map_or(key, |b| b.lkey.0);
         self.memory.region(key).is_some_and(|r| r.unmapped)
     }
 
@@ -296,28 +299,20 @@ impl Env for HostEnv {
         Ok(())
     }
 
-    fn invalidate_remote(&mut self, scope: Scope, rkey: RKey) -> Result<(), RemoteFault> {
-        let region = self.memory.region(rkey.0).ok_or(RemoteFault::Key)?;
-        if region.pd != scope.pd || region.bound_to.is_some_and(|qpn| qpn != scope.qpn) {
-            return Err(RemoteFault::Pd);
-        }
-        if !region.invalidatable {
-            return Err(RemoteFault::Access);
-        }
-        self.memory.deregister(rkey.0);
-        Ok(())
+    fn invalidate(&mut self, scope: Scope, rkey: RKey) -> Result<(), InvalidateFault> {
+        self.memory.invalidate(scope, rkey)
     }
 
-    fn invalidate_local(&mut self, scope: Scope, rkey: RKey) -> Result<(), LocalFault> {
-        let region = self.memory.region(rkey.0).ok_or(LocalFault::Key)?;
-        if region.pd != scope.pd {
-            return Err(LocalFault::Pd);
-        }
-        if !region.invalidatable {
-            return Err(LocalFault::Access);
-        }
-        self.memory.deregister(rkey.0);
-        Ok(())
+    fn bind_window(&mut self, scope: Scope, bind: &MwBind) -> Result<(), BindFault> {
+        self.memory.bind(scope, bind)
+    }
+
+    fn unbind_window(&mut self, rkey: RKey) {
+        self.memory.unbind(rkey);
+    }
+
+    fn release_windows(&mut self, qpn: Qpn) {
+        self.memory.release(qpn);
     }
 
     fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), CqOverrun> {

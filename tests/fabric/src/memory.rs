@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 
 use rocebud_engine::{LocalFault, RemoteFault, Scope};
-use rocebud_objects::{Access, PdId};
-use rocebud_wire::Qpn;
+use rocebud_objects::{
+    Access, BindFault, BindTarget, InvalidateFault, KEY_BYTE, MwBind, MwType, PdId, Window,
+};
+use rocebud_wire::{Qpn, RKey};
 
 use crate::rng::{Rng, mix};
 
@@ -52,6 +54,10 @@ pub struct Memory {
     bytes: Vec<u8>,
     spans: Vec<Span>,
     regions: BTreeMap<u32, Region>,
+    /// By their keys' upper bits.
+    windows: BTreeMap<u32, Window>,
+    /// Binds that were carried out, oldest first.
+    binds: Vec<(Qpn, MwBind)>,
     keys: Rng,
 }
 
@@ -64,6 +70,8 @@ impl Memory {
             bytes: Vec::new(),
             spans: Vec::new(),
             regions: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            binds: Vec::new(),
             keys,
         }
     }
@@ -94,7 +102,7 @@ impl Memory {
     pub fn register(&mut self, pd: PdId, span: Span, iova: u64, access: Access) -> u32 {
         let key = loop {
             let key = self.keys.next_u32();
-            if key != 0 && !self.regions.contains_key(&key) {
+            if key != 0 && !self.is_used(key) {
                 break key;
             }
         };
@@ -150,10 +158,94 @@ impl Memory {
     pub fn unused_key(&mut self) -> u32 {
         loop {
             let key = self.keys.next_u32();
-            if !self.regions.contains_key(&key) {
+            if !self.is_used(key) {
                 return key;
             }
         }
+    }
+
+    fn is_used(&self, key: u32) -> bool {
+        self.regions.contains_key(&key) || self.windows.contains_key(&(key & !KEY_BYTE))
+    }
+
+    /// Makes a window that shows nothing; returns its first key.
+    pub fn add_window(&mut self, pd: PdId, mw_type: MwType) -> RKey {
+        let rkey = loop {
+            let key = self.keys.next_u32();
+            let taken = |k: &u32| (k ^ key) & !KEY_BYTE == 0;
+            if key > KEY_BYTE && !self.is_used(key) && !self.regions.keys().any(taken) {
+                break RKey(key);
+            }
+        };
+        let window = Window::new(pd, mw_type, rkey);
+        self.windows.insert(rkey.0 & !KEY_BYTE, window);
+        rkey
+    }
+
+    /// The window that ever had this key.
+    #[must_use]
+    pub fn window(&self, rkey: RKey) -> Option<&Window> {
+        self.windows.get(&(rkey.0 & !KEY_BYTE))
+    }
+
+    /// Binds that were carried out, oldest first: by which queue pair, and what.
+    #[must_use]
+    pub fn binds(&self) -> &[(Qpn, MwBind)] {
+        &self.binds
+    }
+
+    /// Binds a window.
+    ///
+    /// # Errors
+    /// The rule that is broken.
+    pub fn bind(&mut self, scope: Scope, bind: &MwBind) -> Result<(), BindFault> {
+        let region = self.regions.get(&bind.lkey.0).map(|r| BindTarget {
+            pd: r.pd,
+            iova: r.iova,
+            len: r.span.len,
+            access: r.access,
+        });
+        let at = bind.window.0 & !KEY_BYTE;
+        let window = self.windows.get_mut(&at).ok_or(BindFault::Window)?;
+        window.binding = window.check_bind(scope, bind, region.as_ref())?;
+        window.rkey = bind.rkey;
+        self.binds.push((scope.qpn, *bind));
+        Ok(())
+    }
+
+    /// If a window has this very key, it shows nothing any more.
+    pub fn unbind(&mut self, rkey: RKey) {
+        for window in self.windows.values_mut().filter(|w| w.rkey == rkey) {
+            window.binding = None;
+        }
+    }
+
+    /// Windows that `qpn` alone serves show nothing any more.
+    pub fn release(&mut self, qpn: Qpn) {
+        for window in self.windows.values_mut() {
+            window.binding.take_if(|b| b.qpn == Some(qpn));
+        }
+    }
+
+    /// Invalidates a key: of a window, or of a region that was made for it.
+    ///
+    /// # Errors
+    /// The rule that is broken.
+    pub fn invalidate(&mut self, scope: Scope, rkey: RKey) -> Result<(), InvalidateFault> {
+        if let Some(window) = self.windows.get_mut(&(rkey.0 & !KEY_BYTE)) {
+            window.check_invalidate(scope, rkey)?;
+            window.binding = None;
+            return Ok(());
+        }
+        let region = self.regions.get(&rkey.0).ok_or(InvalidateFault::Key)?;
+        if region.pd != scope.pd || region.bound_to.is_some_and(|qpn| qpn != scope.qpn) {
+            return Err(InvalidateFault::Pd);
+        }
+        if !region.invalidatable {
+            return Err(InvalidateFault::Kind);
+        }
+        self.deregister(rkey.0);
+        Ok(())
     }
 
     /// Bytes at an address, as the application sees them.
@@ -224,6 +316,12 @@ impl Memory {
         len: u64,
         need: Access,
     ) -> Result<u64, RemoteFault> {
+        if let Some(window) = self.windows.get(&(key & !KEY_BYTE)) {
+            let offset = window.check_use(scope, RKey(key), va, len, need)?;
+            let lkey = window.binding.map_or(0, |b| b.lkey.0);
+            let region = self.regions.get(&lkey).ok_or(RemoteFault::Key)?;
+            return Ok(region.span.addr + offset);
+        }
         let region = self.regions.get(&key).ok_or(RemoteFault::Key)?;
         if region.pd != scope.pd || region.bound_to.is_some_and(|qpn| qpn != scope.qpn) {
             return Err(RemoteFault::Pd);

@@ -125,7 +125,7 @@ impl Qp {
         if let Some(rkey) = pkt.ext.ieth {
             let scope = self.scope();
             cx.env
-                .invalidate_remote(scope, rkey)
+                .invalidate(scope, rkey)
                 .map_err(|_| Refusal::Invalidate)?;
         }
         self.complete_receive(pkt, WcOpcode::Recv, got + len, pkt.ext.ieth, cx);

@@ -23,6 +23,7 @@ pub(crate) const fn wc_opcode(op: &SendOp) -> WcOpcode {
         SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
         SendOp::Flush { .. } => WcOpcode::Flush,
         SendOp::LocalInv { .. } => WcOpcode::LocalInv,
+        SendOp::BindMw { .. } => WcOpcode::BindMw,
     }
 }
 
@@ -153,6 +154,7 @@ impl Qp {
         let flight = self.sq.rewind();
         self.give_back(flight, cx);
         while let Some(wqe) = self.sq.pop_front() {
+            Self::undo_local(&wqe, cx);
             self.complete_send_error(&wqe, cause, cx);
             #[cfg(feature = "planted")]
             if self.sq.ring.is_empty() && cx.planted(crate::config::Planted::DoubleFlush) {
@@ -203,6 +205,10 @@ impl Qp {
         {
             srq.give_back(held.wr);
         }
+        while let Some(wqe) = self.sq.pop_front() {
+            Self::undo_local(&wqe, cx);
+        }
+        cx.env.release_windows(self.qpn);
         self.sq.reset();
         self.rq.clear();
         self.resp = Responder::default();

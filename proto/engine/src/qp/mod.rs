@@ -3,7 +3,7 @@
 //! * [`state`]: legal moves; `modify`: making them.
 //! * `post`: checks at `post_send` and `post_recv`.
 //! * `sq`: the send queue; `requester`: packets out of it; `completer`: answers to them;
-//!   `retransmit`: going back; `uc`, `ud`: the unreliable services.
+//!   `retransmit`: going back; `local`: what needs no packet; `uc`, `ud`: the unreliable services.
 //! * `responder`: order of the peer's requests; `execute`: carrying them out; `replay`:
 //!   duplicates; `answers`: what goes back; `receive`: receive requests in use.
 //! * `flush`: errors and the end of a queue pair.
@@ -12,6 +12,7 @@ mod answers;
 mod completer;
 mod execute;
 mod flush;
+mod local;
 mod modify;
 mod post;
 mod receive;

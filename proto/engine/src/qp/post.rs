@@ -62,6 +62,9 @@ impl Qp {
             SendOp::AtomicWrite { .. } if len != 8 => {
                 Err(Misuse::invalid("post_send: an atomic write is 8 bytes"))
             }
+            SendOp::BindMw { .. } if has_pieces(&wr.payload) => {
+                Err(Misuse::invalid("post_send: a bind takes no SGEs"))
+            }
             _ => Ok(()),
         }
     }
@@ -139,6 +142,7 @@ fn check_opcode(qp_type: QpType, op: &SendOp) -> Result<(), Misuse> {
                 | SendOp::Write { .. }
                 | SendOp::WriteImm { .. }
                 | SendOp::LocalInv { .. }
+                | SendOp::BindMw { .. }
         ),
         QpType::Ud => matches!(op, SendOp::Send | SendOp::SendImm { .. }),
     };
@@ -148,6 +152,14 @@ fn check_opcode(qp_type: QpType, op: &SendOp) -> Result<(), Misuse> {
         Err(Misuse::invalid(
             "post_send: this transport service does not have this operation",
         ))
+    }
+}
+
+/// Pieces, even empty ones.
+fn has_pieces(payload: &Payload) -> bool {
+    match payload {
+        Payload::Sges(list) => !list.is_empty(),
+        Payload::Inline(bytes) => !bytes.is_empty(),
     }
 }
 

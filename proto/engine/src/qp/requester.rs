@@ -16,7 +16,7 @@ use crate::reasons::Reason;
 const UC_CLASS: u8 = 0x20;
 
 impl Qp {
-    /// The next request packet. Also carries out LOCAL_INV, which needs none.
+    /// The next request packet. Also carries out LOCAL_INV and binds, which need none.
     pub(crate) fn next_request<E: Env>(
         &mut self,
         buf: &mut [u8],
@@ -55,7 +55,6 @@ impl Qp {
 
     /// Begins the request at the cursor, unless it has to wait or fails. True = look again.
     fn start_request<E: Env>(&mut self, cx: &mut Cx<'_, E>) -> bool {
-        let at_front = self.sq.cur == self.sq.base;
         let reads = self.sq.flight.reads;
         let first = self.sq.cursor;
         let pmtu = self.pmtu as u64;
@@ -66,8 +65,8 @@ impl Qp {
         if self.state != QpState::Rts || fenced && reads != 0 {
             return false;
         }
-        if let SendOp::LocalInv { rkey } = wqe.wr.op {
-            return at_front && self.invalidate_own(rkey, cx);
+        if let Some(again) = self.start_local(cx) {
+            return again;
         }
         if let Err(reason) = self.check_start(cx) {
             self.fail_current(reason, cx);
@@ -116,18 +115,6 @@ impl Qp {
             _ => false,
         };
         sge::check(cx.env, pd, sges, is_target).map_err(local_reason)
-    }
-
-    /// LOCAL_INV, with everything before it complete.
-    fn invalidate_own<E: Env>(&mut self, rkey: rocebud_wire::RKey, cx: &mut Cx<'_, E>) -> bool {
-        if cx.env.invalidate_local(self.scope(), rkey).is_err() {
-            self.fail_front(Reason::LocalInvFailed, cx);
-            return false;
-        }
-        if let Some(wqe) = self.sq.pop_front() {
-            self.complete_send(&wqe, cx);
-        }
-        true
     }
 
     /// Room for one more packet of `cost` in flight? Answers with a wake-up arranged if not.

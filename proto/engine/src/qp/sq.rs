@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     Read,
     /// Atomic, ATOMIC WRITE, FLUSH: one packet, completed by its own response alone.
     Single,
-    /// LOCAL_INV: no packet.
+    /// LOCAL_INV and binds: no packet.
     Local,
 }
 
@@ -45,7 +45,7 @@ pub(crate) const fn kind(op: &SendOp) -> Kind {
         | SendOp::FetchAdd { .. }
         | SendOp::AtomicWrite { .. }
         | SendOp::Flush { .. } => Kind::Single,
-        SendOp::LocalInv { .. } => Kind::Local,
+        SendOp::LocalInv { .. } | SendOp::BindMw { .. } => Kind::Local,
     }
 }
 
@@ -72,7 +72,7 @@ impl Wqe {
         let kind = kind(&wr.op);
         let len = match wr.op {
             SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite { .. } => 8,
-            SendOp::Flush { .. } | SendOp::LocalInv { .. } => 0,
+            SendOp::Flush { .. } | SendOp::LocalInv { .. } | SendOp::BindMw { .. } => 0,
             _ => wr.payload.len(),
         };
         Self {
@@ -264,7 +264,7 @@ impl SendQueue {
     /// Takes the front off if it is complete.
     pub(crate) fn pop_complete(&mut self) -> Option<Wqe> {
         let w = self.ring.front()?;
-        if !w.started || w.kind == Kind::Local || w.fail.is_some() || w.end() > self.una {
+        if !w.started || w.fail.is_some() || w.end() > self.una {
             return None;
         }
         self.pop_front()

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use rocebud_engine::SrqMask;
 use rocebud_objects::{
-    AttrMask, Payload, QpAttr, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, SrqAttr, SrqId,
-    SrqInit,
+    Access, AttrMask, MwBind, MwType, Payload, QpAttr, QpState, QpType, RecvWr, SendFlags, SendOp,
+    SendWr, SrqAttr, SrqId, SrqInit,
 };
-use rocebud_wire::{Gid, RKey};
+use rocebud_wire::{Gid, LKey, RKey};
 
 use crate::dice::Dice;
 use crate::pair::{CQ, Fate, PD, Pair, QPN, START, Setup, moves, remote, sge, wr};
@@ -26,10 +26,12 @@ fn any_request(dice: &mut Dice, id: u64) -> SendWr {
         START + 0x10_0000 + dice.below(4096) * 8
     };
     let to = remote(far);
-    let op = match dice.below(11) {
+    let op = match dice.below(12) {
         0 => SendOp::Send,
         1 => SendOp::SendImm { imm: [1; 4] },
-        2 => SendOp::SendInv { rkey: RKey(9) },
+        2 => SendOp::SendInv {
+            rkey: RKey(0x4000 | dice.below(256) as u32),
+        },
         3 => SendOp::Write { remote: to },
         4 => SendOp::WriteImm {
             remote: to,
@@ -43,7 +45,19 @@ fn any_request(dice: &mut Dice, id: u64) -> SendWr {
         },
         7 => SendOp::FetchAdd { remote: to, add: 1 },
         8 => SendOp::AtomicWrite { remote: to },
-        9 => SendOp::LocalInv { rkey: RKey(9) },
+        9 => SendOp::LocalInv {
+            rkey: RKey(0x4000 | dice.below(256) as u32),
+        },
+        10 => SendOp::BindMw {
+            bind: MwBind {
+                window: RKey(0x4000),
+                rkey: RKey(0x4000 | dice.below(256) as u32),
+                lkey: LKey(crate::pair::KEY),
+                addr: far,
+                len: dice.below(9000),
+                access: Access::REMOTE_READ,
+            },
+        },
         _ => SendOp::Read { remote: to },
     };
     let len = [0, 1, 8, 300, 5000, 40_000][dice.below(6) as usize];
@@ -53,10 +67,13 @@ fn any_request(dice: &mut Dice, id: u64) -> SendWr {
         crate::pair::KEY
     };
     let piece = rocebud_objects::Sge {
-        lkey: rocebud_wire::LKey(lkey),
+        lkey: LKey(lkey),
         ..sge(START, len)
     };
     let mut request = wr(id, op, &[piece]);
+    if matches!(op, SendOp::BindMw { .. }) {
+        request.payload = wr(id, op, &[]).payload;
+    }
     request.flags = SendFlags::from_bits_truncate(dice.below(16) as u32 & 7);
     if dice.below(5) == 0 {
         request.flags |= SendFlags::INLINE;
@@ -124,6 +141,9 @@ fn begin(dice: &mut Dice, qp_type: QpType, seed: u64) -> Pair {
     setup.cfg.peer_window_bytes = dice.below(100_000) as u32;
     setup.cfg.read_chunk_packets = dice.below(20) as u32;
     let mut pair = Pair::bare(setup);
+    for side in &mut pair.side {
+        side.world.add_window(PD, MwType::Two, 0x4000);
+    }
     pair.side[1]
         .node
         .create_srq(

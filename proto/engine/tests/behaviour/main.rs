@@ -12,4 +12,5 @@ mod operations;
 mod pair;
 mod recovery;
 mod unreliable;
+mod windows;
 mod world;

@@ -124,6 +124,7 @@ pub fn everything() -> Access {
         | Access::REMOTE_READ
         | Access::REMOTE_WRITE
         | Access::REMOTE_ATOMIC
+        | Access::MW_BIND
         | Access::FLUSH_GLOBAL
 }
 

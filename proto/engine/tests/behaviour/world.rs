@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rocebud_engine::{CqOverrun, Env, LocalFault, RemoteFault, Scope};
-use rocebud_objects::{Access, AsyncEvent, AtomicOp, Counter, CqId, Note, PdId, Wc};
+use rocebud_objects::{
+    Access, AsyncEvent, AtomicOp, BindFault, BindTarget, Counter, CqId, InvalidateFault, MwBind,
+    MwType, Note, PdId, Wc, Window,
+};
 use rocebud_wire::{LKey, Qpn, RKey};
 
 pub struct Region {
@@ -11,13 +14,18 @@ pub struct Region {
     pub start: u64,
     pub bytes: Vec<u8>,
     pub access: Access,
-    /// May be invalidated (a window); ordinary regions refuse.
+    /// May be invalidated; ordinary regions refuse.
     pub window: bool,
 }
+
+/// Low bits of a key that do not name the window.
+const KEY_BITS: u32 = 8;
 
 #[derive(Default)]
 pub struct World {
     pub regions: BTreeMap<u32, Region>,
+    /// Memory windows by the upper bits of their keys.
+    pub windows: BTreeMap<u32, Window>,
     pub wcs: BTreeMap<CqId, Vec<Wc>>,
     pub solicited: usize,
     pub cq_room: Option<usize>,
@@ -77,6 +85,45 @@ impl World {
         Ok(&mut self.regions.get_mut(&key).unwrap().bytes[at..at + len])
     }
 
+    pub fn add_window(&mut self, pd: PdId, mw_type: MwType, rkey: u32) {
+        let window = Window::new(pd, mw_type, RKey(rkey));
+        self.windows.insert(rkey >> KEY_BITS, window);
+    }
+
+    pub fn is_bound(&self, rkey: u32) -> bool {
+        self.windows[&(rkey >> KEY_BITS)].binding.is_some()
+    }
+
+    /// The region's key and address behind what the peer named, which may be a window.
+    fn remote(
+        &self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<(PdId, u32, u64, Access), RemoteFault> {
+        let Some(window) = self.windows.get(&(rkey.0 >> KEY_BITS)) else {
+            return Ok((scope.pd, rkey.0, va, need));
+        };
+        let offset = window.check_use(scope, rkey, va, len, need)?;
+        let lkey = window.binding.unwrap().lkey.0;
+        let start = self.regions[&lkey].start;
+        Ok((scope.pd, lkey, start + offset, Access::empty()))
+    }
+
+    fn remote_slice(
+        &mut self,
+        scope: Scope,
+        rkey: RKey,
+        va: u64,
+        len: usize,
+        need: Access,
+    ) -> Result<&mut [u8], RemoteFault> {
+        let (pd, key, addr, need) = self.remote(scope, rkey, va, len as u64, need)?;
+        self.slice(pd, key, addr, len, need)
+    }
+
     /// Direct look at memory, by the test.
     pub fn peek(&self, key: u32, addr: u64, len: usize) -> &[u8] {
         let region = &self.regions[&key];
@@ -128,7 +175,8 @@ impl Env for World {
         len: u64,
         need: Access,
     ) -> Result<(), RemoteFault> {
-        self.range(scope.pd, rkey.0, va, len, need).map(|_| ())
+        let (pd, key, addr, need) = self.remote(scope, rkey, va, len, need)?;
+        self.range(pd, key, addr, len, need).map(|_| ())
     }
 
     fn read_local(
@@ -166,7 +214,7 @@ impl Env for World {
         va: u64,
         dst: &mut [u8],
     ) -> Result<(), RemoteFault> {
-        dst.copy_from_slice(self.slice(scope.pd, rkey.0, va, dst.len(), Access::REMOTE_READ)?);
+        dst.copy_from_slice(self.remote_slice(scope, rkey, va, dst.len(), Access::REMOTE_READ)?);
         Ok(())
     }
 
@@ -177,7 +225,7 @@ impl Env for World {
         va: u64,
         src: &[u8],
     ) -> Result<(), RemoteFault> {
-        self.slice(scope.pd, rkey.0, va, src.len(), Access::REMOTE_WRITE)?
+        self.remote_slice(scope, rkey, va, src.len(), Access::REMOTE_WRITE)?
             .copy_from_slice(src);
         Ok(())
     }
@@ -189,7 +237,7 @@ impl Env for World {
         va: u64,
         op: AtomicOp,
     ) -> Result<u64, RemoteFault> {
-        let word = self.slice(scope.pd, rkey.0, va, 8, Access::REMOTE_ATOMIC)?;
+        let word = self.remote_slice(scope, rkey, va, 8, Access::REMOTE_ATOMIC)?;
         let old = u64::from_ne_bytes(word.try_into().unwrap());
         let new = match op {
             AtomicOp::CmpSwap { compare, swap } if old == compare => swap,
@@ -207,7 +255,7 @@ impl Env for World {
         va: u64,
         value: [u8; 8],
     ) -> Result<(), RemoteFault> {
-        self.slice(scope.pd, rkey.0, va, 8, Access::REMOTE_WRITE)?
+        self.remote_slice(scope, rkey, va, 8, Access::REMOTE_WRITE)?
             .copy_from_slice(&value);
         Ok(())
     }
@@ -232,18 +280,48 @@ impl Env for World {
         Ok(())
     }
 
-    fn invalidate_remote(&mut self, _: Scope, rkey: RKey) -> Result<(), RemoteFault> {
+    fn invalidate(&mut self, scope: Scope, rkey: RKey) -> Result<(), InvalidateFault> {
+        if let Some(window) = self.windows.get_mut(&(rkey.0 >> KEY_BITS)) {
+            window.check_invalidate(scope, rkey)?;
+            window.binding = None;
+            return Ok(());
+        }
         match self.regions.get(&rkey.0) {
             Some(region) if region.window => {
                 self.regions.remove(&rkey.0);
                 Ok(())
             }
-            _ => Err(RemoteFault::Key),
+            Some(_) => Err(InvalidateFault::Kind),
+            None => Err(InvalidateFault::Key),
         }
     }
 
-    fn invalidate_local(&mut self, scope: Scope, rkey: RKey) -> Result<(), LocalFault> {
-        self.invalidate_remote(scope, rkey).map_err(local)
+    fn bind_window(&mut self, scope: Scope, bind: &MwBind) -> Result<(), BindFault> {
+        let region = self.regions.get(&bind.lkey.0).map(|r| BindTarget {
+            pd: r.pd,
+            iova: r.start,
+            len: r.bytes.len() as u64,
+            access: r.access,
+        });
+        let window = self
+            .windows
+            .get_mut(&(bind.window.0 >> KEY_BITS))
+            .ok_or(BindFault::Window)?;
+        window.binding = window.check_bind(scope, bind, region.as_ref())?;
+        window.rkey = bind.rkey;
+        Ok(())
+    }
+
+    fn unbind_window(&mut self, rkey: RKey) {
+        for window in self.windows.values_mut().filter(|w| w.rkey == rkey) {
+            window.binding = None;
+        }
+    }
+
+    fn release_windows(&mut self, qpn: Qpn) {
+        for window in self.windows.values_mut() {
+            window.binding.take_if(|b| b.qpn == Some(qpn));
+        }
     }
 
     fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), CqOverrun> {

@@ -11,7 +11,6 @@ use super::cq::{self, Cq};
 use super::cq_ex;
 use super::device::{Device, put};
 use super::handle::{Handle, Head, Object, give};
-use super::not_yet;
 use super::post;
 use super::qp::{self, Qp};
 use super::srq::{self, Srq};
@@ -20,6 +19,7 @@ use super::types::{
     ibv_device_attr_ex, ibv_modify_cq_attr, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex,
     ibv_recv_wr, ibv_send_wr, ibv_values_ex, ibv_wc, verbs_context,
 };
+use super::window;
 
 /// An opened device of ours.
 #[repr(C)]
@@ -156,7 +156,7 @@ const CLOCK_KHZ: u64 = 1_000_000;
 fn operations() -> ibv_context_ops {
     type SendWr = *mut ibv_send_wr;
     type RecvWr = *mut ibv_recv_wr;
-    let [alloc_mw, bind_mw, dealloc_mw] = not_yet::window_slots();
+    let [alloc_mw, bind_mw, dealloc_mw] = window::slots();
     ibv_context_ops {
         alloc_mw,
         bind_mw,

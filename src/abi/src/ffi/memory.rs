@@ -37,7 +37,7 @@ impl Pd {
 #[repr(C)]
 pub(crate) struct Mr {
     head: Head<ibv_mr>,
-    verbs: rocebud_verbs::Mr,
+    pub(crate) verbs: rocebud_verbs::Mr,
 }
 
 impl Object for Mr {
@@ -95,7 +95,7 @@ c_api! {
 }
 
 /// Optional flags (from bit 20 up) may be ignored by a device that does not know them.
-const OPTIONAL: u32 = 0x3ff0_0000;
+pub(crate) const OPTIONAL: u32 = 0x3ff0_0000;
 
 /// The access flags that regions know, less unknown optional ones.
 fn access_flags(access: u32) -> Outcome<Access> {

@@ -22,3 +22,4 @@ mod qp;
 mod real;
 mod srq;
 mod types;
+mod window;

@@ -1,7 +1,7 @@
 //! The one table of calls that this release does not do. Each answers by its own convention and
 //! touches nothing; a call about an object of a real device goes to the real library instead.
 //!
-//! Not here: what the headers reach through the context's own tables (memory windows apart).
+//! Not here: what the headers reach through the context's own tables.
 //! Those slots are empty, and the headers answer EOPNOTSUPP themselves.
 
 use core::ffi::{CStr, c_void};
@@ -10,7 +10,6 @@ use rocebud_objects::Errno;
 
 use super::boundary::set_errno;
 use super::handle::{Handle, Object, Owner};
-use super::types::Slot;
 
 /// How a refused call answers.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,21 +94,6 @@ fn library_of<T: Object>(handle: Handle<T>) -> Option<&'static super::real::Libr
     }
 }
 
-/// The memory window calls as slots of `ibv_context.ops`, which the headers call unasked.
-pub(crate) fn window_slots() -> [Slot; 3] {
-    type F = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
-    let slot = |f: F| {
-        // SAFETY: callers cast the slot back to a function of pointer and integer arguments,
-        // which arrive in the registers that f takes.
-        Some(unsafe { core::mem::transmute::<F, unsafe extern "C" fn()>(f) })
-    };
-    [
-        slot(rocebud_alloc_mw),
-        slot(rocebud_bind_mw),
-        slot(rocebud_dealloc_mw),
-    ]
-}
-
 macro_rules! not_yet {
     ($($name:ident: $answer:ident $errno:ident $first:ident;)*) => {$(
         #[unsafe(no_mangle)]
@@ -159,11 +143,6 @@ not_yet! {
 
     // Neighbour resolution, for providers.
     ibv_resolve_eth_l2_from_gid: Code EOPNOTSUPP Context;
-
-    // Memory windows, reached through ibv_context.ops.
-    rocebud_alloc_mw: Null EOPNOTSUPP Other;
-    rocebud_bind_mw: Code EOPNOTSUPP Other;
-    rocebud_dealloc_mw: Code EOPNOTSUPP Other;
 
     // The connection manager.
     rdma_create_event_channel: Null EOPNOTSUPP Other;

@@ -16,6 +16,7 @@ use super::handle::Handle;
 use super::qp::Qp;
 use super::srq::Srq;
 use super::types::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+use super::window::bind_operation;
 
 /// `ibv_context.ops.post_send`
 pub(crate) extern "C" fn post_send(
@@ -217,7 +218,7 @@ fn inline(qp: &Qp, list: &[ibv_sge], op: &SendOp) -> Outcome<Payload> {
     qp.verbs.gather_inline(&sge_list(list))
 }
 
-/// `enum ibv_wr_opcode`. Windows, TSO and drivers' own opcodes are not posted this way yet.
+/// `enum ibv_wr_opcode`. TSO and drivers' own opcodes are not posted this way yet.
 fn operation(wr: &ibv_send_wr) -> Outcome<SendOp> {
     const WRITE: c_uint = 0;
     const WRITE_IMM: c_uint = 1;
@@ -227,6 +228,7 @@ fn operation(wr: &ibv_send_wr) -> Outcome<SendOp> {
     const CMP_SWAP: c_uint = 5;
     const FETCH_ADD: c_uint = 6;
     const LOCAL_INV: c_uint = 7;
+    const BIND_MW: c_uint = 8;
     const SEND_INV: c_uint = 9;
     const ATOMIC_WRITE: c_uint = 15;
     let remote = |(addr, rkey)| Remote {
@@ -264,6 +266,10 @@ fn operation(wr: &ibv_send_wr) -> Outcome<SendOp> {
             }
         }
         LOCAL_INV => SendOp::LocalInv { rkey: invalidate },
+        BIND_MW => {
+            let (mw, rkey, info) = wr.bind_mw();
+            bind_operation(Handle::from_raw(mw), rkey, &info)?
+        }
         SEND_INV => SendOp::SendInv { rkey: invalidate },
         ATOMIC_WRITE => SendOp::AtomicWrite {
             remote: remote(wr.rdma()),

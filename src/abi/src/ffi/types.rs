@@ -507,6 +507,24 @@ c_struct! {
         qp_type: u32,
         bind_mw_or_tso: [u64; 6],
     }
+    struct ibv_mw {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        rkey: u32,
+        handle: u32,
+        r#type: c_uint,
+    }
+    struct ibv_mw_bind_info {
+        mr: *mut ibv_mr,
+        addr: u64,
+        length: u64,
+        mw_access_flags: c_uint,
+    }
+    struct ibv_mw_bind {
+        wr_id: u64,
+        send_flags: c_uint,
+        bind_info: ibv_mw_bind_info,
+    }
     struct ibv_wc {
         wr_id: u64,
         status: c_uint,
@@ -547,6 +565,21 @@ impl ibv_send_wr {
     pub(crate) fn ud(&self) -> (*mut ibv_ah, u32, u32) {
         let ah = core::ptr::with_exposed_provenance_mut(self.wr[0] as usize);
         (ah, low(self.wr[1]), high(self.wr[1]))
+    }
+}
+
+impl ibv_send_wr {
+    /// `bind_mw` as (mw, rkey, bind_info).
+    pub(crate) fn bind_mw(&self) -> (*mut ibv_mw, u32, ibv_mw_bind_info) {
+        let [mw, rkey, mr, addr, length, flags] = self.bind_mw_or_tso;
+        let info = ibv_mw_bind_info {
+            mr: core::ptr::with_exposed_provenance_mut(mr as usize),
+            addr,
+            length,
+            mw_access_flags: low(flags),
+        };
+        let mw = core::ptr::with_exposed_provenance_mut(mw as usize);
+        (mw, low(rkey), info)
     }
 }
 

@@ -108,10 +108,10 @@ fn a_removed_key_is_gone_and_removing_waits_for_copies() {
         while !copying.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        assert!(table.remove(key).is_some());
+        assert!(table.remove(key).is_ok());
         assert!(done.load(Ordering::SeqCst), "a copy was under way");
     });
-    assert!(table.remove(key).is_none());
+    assert!(table.remove(key).is_err());
     let after = table.local(PD, LKey(key), 0x5000, 1, false, Ok);
     assert_eq!(after, Err(LocalFault::Key));
 }
@@ -133,4 +133,150 @@ fn keys_do_not_tell_the_next_one() {
     indices.dedup();
     assert_eq!(indices.len(), keys.len());
     assert!(!indices.contains(&0));
+}
+
+// ---- windows
+
+use rocebud_objects::{BindFault, InvalidateFault, MwBind, MwType};
+
+fn bindable() -> Region {
+    region(Access::LOCAL_WRITE | Access::MW_BIND)
+}
+
+fn bind(window: RKey, key: u32, key_byte: u32) -> MwBind {
+    MwBind {
+        window,
+        rkey: RKey(window.0 & !0xff | key_byte),
+        lkey: LKey(key),
+        addr: 0x5010,
+        len: 0x20,
+        access: Access::REMOTE_READ,
+    }
+}
+
+fn read(table: &KeyTable, scope: Scope, rkey: RKey, va: u64) -> Result<usize, RemoteFault> {
+    table.remote(scope, rkey, va, 1, Access::REMOTE_READ, Ok)
+}
+
+#[test]
+fn a_window_shows_its_part_under_its_latest_key_to_its_queue_pair() {
+    let table = KeyTable::default();
+    let key = table.insert(bindable()).unwrap();
+    let window = table.insert_window(PD, MwType::Two).unwrap();
+    assert_eq!(read(&table, SCOPE, window, 0x5010), Err(RemoteFault::Key));
+    let asked = bind(window, key, 7);
+    table.bind_window(SCOPE, &asked).unwrap();
+    assert_eq!(read(&table, SCOPE, asked.rkey, 0x5010), Ok(0x10_0010));
+    assert_eq!(read(&table, SCOPE, asked.rkey, 0x502f), Ok(0x10_002f));
+    assert_eq!(
+        read(&table, SCOPE, asked.rkey, 0x5030),
+        Err(RemoteFault::Bounds)
+    );
+    let old = bind(window, key, 8).rkey;
+    assert_eq!(read(&table, SCOPE, old, 0x5010), Err(RemoteFault::Key));
+    let other = Scope {
+        qpn: Qpn::new(0x4321),
+        ..SCOPE
+    };
+    assert_eq!(
+        read(&table, other, asked.rkey, 0x5010),
+        Err(RemoteFault::Pd)
+    );
+    let lkey = LKey(asked.rkey.0);
+    let local = table.local(PD, lkey, 0x5010, 1, false, Ok);
+    assert_eq!(local, Err(LocalFault::Key), "windows are for the peer");
+    let again = table.bind_window(SCOPE, &bind(window, key, 9));
+    assert_eq!(again, Err(BindFault::State));
+}
+
+#[test]
+fn a_region_stays_while_windows_show_it() {
+    let table = KeyTable::default();
+    let key = table.insert(bindable()).unwrap();
+    let two = table.insert_window(PD, MwType::Two).unwrap();
+    let one = table.insert_window(PD, MwType::One).unwrap();
+    let busy = |table: &KeyTable| table.remove(key).unwrap_err().errno == Errno::EBUSY;
+    table.bind_window(SCOPE, &bind(two, key, 1)).unwrap();
+    table.bind_window(SCOPE, &bind(one, key, 1)).unwrap();
+    table.bind_window(SCOPE, &bind(one, key, 2)).unwrap();
+    assert!(busy(&table));
+    let rkey = bind(two, key, 1).rkey;
+    assert_eq!(table.invalidate(SCOPE, rkey), Ok(()));
+    assert_eq!(read(&table, SCOPE, rkey, 0x5010), Err(RemoteFault::Key));
+    assert!(busy(&table));
+    let nothing = MwBind {
+        len: 0,
+        ..bind(one, 0, 3)
+    };
+    table.bind_window(SCOPE, &nothing).unwrap();
+    assert!(table.remove(key).is_ok());
+    assert!(table.remove_window(two) && table.remove_window(one));
+    assert!(!table.remove_window(one));
+}
+
+#[test]
+fn windows_go_with_their_queue_pair_their_owner_or_their_region() {
+    let table = KeyTable::default();
+    let key = table.insert(bindable()).unwrap();
+    let windows: Vec<RKey> = (0..20)
+        .map(|_| table.insert_window(PD, MwType::Two).unwrap())
+        .collect();
+    let other = Scope {
+        qpn: Qpn::new(0x1235),
+        ..SCOPE
+    };
+    for (i, window) in windows.iter().enumerate() {
+        let scope = if i < 15 { SCOPE } else { other };
+        table.bind_window(scope, &bind(*window, key, 1)).unwrap();
+    }
+    let shown = |scope, windows: &[RKey]| {
+        let good = |w: &&RKey| read(&table, scope, bind(**w, key, 1).rkey, 0x5010).is_ok();
+        windows.iter().filter(good).count()
+    };
+    assert!(table.remove_window(windows[0]));
+    assert_eq!(shown(SCOPE, &windows), 14);
+    table.unbind_window(bind(windows[1], key, 2).rkey);
+    assert_eq!(shown(SCOPE, &windows), 14, "the key is another one now");
+    table.unbind_window(bind(windows[1], key, 1).rkey);
+    assert_eq!(shown(SCOPE, &windows), 13);
+    table.release_windows(SCOPE.qpn);
+    assert_eq!(shown(SCOPE, &windows), 0);
+    assert_eq!(shown(other, &windows), 5);
+    table.remove_with_windows(key);
+    assert_eq!(shown(other, &windows), 0);
+    assert_eq!(table.len(), 0);
+    let region = table.insert(bindable()).unwrap();
+    table
+        .bind_window(other, &bind(windows[19], region, 4))
+        .unwrap();
+    table.remove_pd(PD);
+    assert_eq!(table.len(), 0);
+    assert!(!table.remove_window(windows[19]));
+    table.release_windows(other.qpn);
+}
+
+#[test]
+fn regions_and_type_1_windows_cannot_be_invalidated() {
+    let table = KeyTable::default();
+    let key = table.insert(bindable()).unwrap();
+    let one = table.insert_window(PD, MwType::One).unwrap();
+    let asked = bind(one, key, 1);
+    table.bind_window(SCOPE, &asked).unwrap();
+    let kind = Err(InvalidateFault::Kind);
+    assert_eq!(table.invalidate(SCOPE, RKey(key)), kind);
+    assert_eq!(table.invalidate(SCOPE, asked.rkey), kind);
+    let nobody = RKey(key ^ 0x8000_0000);
+    assert_eq!(table.invalidate(SCOPE, nobody), Err(InvalidateFault::Key));
+}
+
+#[test]
+fn a_bind_to_a_region_that_is_gone_changes_nothing() {
+    let table = KeyTable::default();
+    let key = table.insert(bindable()).unwrap();
+    let window = table.insert_window(PD, MwType::One).unwrap();
+    table.bind_window(SCOPE, &bind(window, key, 1)).unwrap();
+    let refused = table.bind_window(SCOPE, &bind(window, key ^ 1, 2));
+    assert_eq!(refused, Err(BindFault::Region));
+    let rkey = bind(window, key, 1).rkey;
+    assert!(read(&table, SCOPE, rkey, 0x5010).is_ok());
 }

@@ -9,6 +9,7 @@ mod endpoint;
 mod faults;
 mod life;
 mod sys;
+mod windows;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = args.iter().skip(1).find(|a| !a.starts_with('-'));
-    let all = [cases::ALL, life::ALL, faults::ALL].concat();
+    let all = [cases::ALL, life::ALL, windows::ALL, faults::ALL].concat();
     let mut failed = 0;
     for (name, case) in all {
         if filter.is_some_and(|f| !name.contains(f.as_str())) {
