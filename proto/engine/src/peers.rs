@@ -11,13 +11,18 @@ use rocebud_wire::Gid;
 
 use crate::ready::{Index, Ready};
 
-/// A budget and who waits for it.
+/// A budget and who waits for it. One that got something waits behind those that got nothing, so
+/// turns go round whatever the sizes are.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     limit: u64,
     used: u64,
-    /// In order of arrival, each once, with the bytes that it wants.
-    waiting: VecDeque<(Index, u64)>,
+    /// Got nothing since they were last woken: these come first. In order of arrival, with the
+    /// bytes that each wants.
+    hungry: VecDeque<(Index, u64)>,
+    /// Got some, and want more.
+    served: VecDeque<(Index, u64)>,
+    /// By index: in one of the two.
     waits: Vec<bool>,
 }
 
@@ -25,7 +30,12 @@ impl Window {
     /// May a holder of `own` bytes take `cost` more? One who holds nothing always may, so nobody
     /// starves.
     pub(crate) const fn admits(&self, own: u64, cost: u64) -> bool {
-        own == 0 || self.used.saturating_add(cost) <= self.limit
+        own == 0 || self.has_room(cost)
+    }
+
+    /// There is room for `cost` more.
+    pub(crate) const fn has_room(&self, cost: u64) -> bool {
+        self.used.saturating_add(cost) <= self.limit
     }
 
     pub(crate) fn take(&mut self, cost: u64) {
@@ -40,8 +50,9 @@ impl Window {
         }
     }
 
-    /// `index` is to be tried again when `cost` bytes are free.
-    pub(crate) fn wait(&mut self, index: Index, cost: u64) {
+    /// `index` is to be tried again when `cost` bytes are free. `got` = it took some since it was
+    /// last woken.
+    pub(crate) fn wait(&mut self, index: Index, cost: u64, got: bool) {
         let at = index as usize;
         if self.waits.len() <= at {
             self.waits.resize(at + 1, false);
@@ -49,7 +60,12 @@ impl Window {
         if let Some(flag) = self.waits.get_mut(at)
             && !core::mem::replace(flag, true)
         {
-            self.waiting.push_back((index, cost));
+            let line = if got {
+                &mut self.served
+            } else {
+                &mut self.hungry
+            };
+            line.push_back((index, cost));
         }
     }
 
@@ -59,16 +75,27 @@ impl Window {
     }
 
     /// Wakes no more than what is free may serve: of thousands that wait, each packet given back
-    /// wakes one. Whoever is woken for nothing (somebody else was quicker) waits again; whoever is
-    /// not has packets of its own in flight, whose acknowledgement wakes it.
+    /// wakes one. Whoever is woken for nothing (somebody else was quicker) waits again. When nothing
+    /// is taken any more all wake: nothing will be given back that could wake the rest.
     fn wake(&mut self, ready: &mut Ready) {
-        let mut free = self.limit.saturating_sub(self.used);
-        while let Some(&(index, cost)) = self.waiting.front() {
+        let mut free = match self.used {
+            0 => u64::MAX,
+            used => self.limit.saturating_sub(used),
+        };
+        loop {
+            let line = if self.hungry.is_empty() {
+                &mut self.served
+            } else {
+                &mut self.hungry
+            };
+            let Some(&(index, cost)) = line.front() else {
+                return;
+            };
             let Some(rest) = free.checked_sub(cost) else {
                 return;
             };
             free = rest;
-            self.waiting.pop_front();
+            line.pop_front();
             if let Some(flag) = self.waits.get_mut(index as usize) {
                 *flag = false;
             }
@@ -183,8 +210,8 @@ mod tests {
         window.take(900);
         assert!(window.admits(0, 500), "nobody starves");
         assert!(!window.admits(1, 500));
-        window.wait(8, 500);
-        window.wait(8, 500);
+        window.wait(8, 500, false);
+        window.wait(8, 500, false);
         window.release(900, &mut ready);
         assert_eq!(ready.front(), Some(8));
         ready.pop();
@@ -196,7 +223,7 @@ mod tests {
         let (mut ready, mut window) = (Ready::default(), Window::default());
         window.set_limit(100_000, &mut ready);
         window.take(100_000);
-        (0..4096).for_each(|index| window.wait(index, 1000));
+        (0..4096).for_each(|index| window.wait(index, 1000, false));
         window.release(999, &mut ready);
         assert!(ready.is_empty(), "not enough for anybody");
         window.release(2001, &mut ready);
@@ -207,8 +234,32 @@ mod tests {
         })
         .collect();
         assert_eq!(woken, [0, 1, 2]);
-        window.wait(0, 1000);
-        assert_eq!(window.waiting.back(), Some(&(0, 1000)), "at the end again");
+        window.wait(0, 1000, false);
+        assert_eq!(window.hungry.back(), Some(&(0, 1000)), "at the end again");
+    }
+
+    #[test]
+    fn who_got_some_stands_behind_who_got_nothing() {
+        let (mut ready, mut window) = (Ready::default(), Window::default());
+        window.take(100);
+        window.wait(1, 20, true);
+        window.wait(2, 10, false);
+        window.wait(3, 10, false);
+        window.set_limit(110, &mut ready);
+        window.wait(2, 10, true);
+        window.set_limit(120, &mut ready);
+        window.release(100, &mut ready);
+        let woken: Vec<Index> = core::iter::from_fn(|| {
+            let index = ready.front();
+            ready.pop();
+            index
+        })
+        .collect();
+        assert_eq!(
+            woken,
+            [2, 3, 1],
+            "at the end nothing is taken, and nobody left in line"
+        );
     }
 
     #[test]

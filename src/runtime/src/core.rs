@@ -26,6 +26,10 @@ const RX_BATCHES: usize = 4;
 /// many is being flooded, and timers must run all the same.
 const DRAIN_ROUNDS_MAX: usize = 64;
 
+/// Most bytes of READ responses asked for at a time. More would not come faster: it would wait at
+/// the responder, where the last request of a long line comes up after its timer has run out.
+const READ_WINDOW_MAX: u32 = 2 << 20;
+
 /// When to try again what the link could not take.
 const STUCK_RETRY_NS: u64 = 100_000;
 
@@ -108,7 +112,7 @@ impl Core {
             None => {
                 self.link = Some(UdpLink::new(sockets)?);
                 // READ responses share our buffer with everything else that comes in.
-                self.node.set_read_window(rcvbuf / 2);
+                self.node.set_read_window((rcvbuf / 2).min(READ_WINDOW_MAX));
             }
         }
         self.forwards.push(grant.forward);

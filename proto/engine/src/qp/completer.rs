@@ -154,7 +154,7 @@ impl Qp {
         }
         self.report_failed(cx);
         self.check_drained(cx);
-        if self.sq.has_work() {
+        if self.sq.may_go_on() {
             cx.core.ready.push(self.index);
         }
     }

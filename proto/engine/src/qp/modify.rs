@@ -215,6 +215,7 @@ impl Qp {
             window.take(flight.bytes);
         }
         core.reads.take(flight.read_bytes);
+        core.ready.push(self.index);
         self.peer = Some(peer);
     }
 

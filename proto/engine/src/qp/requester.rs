@@ -27,6 +27,7 @@ impl Qp {
         {
             return None;
         }
+        self.sq.waits = false;
         loop {
             let cursor = self.sq.cursor;
             let wqe = self.sq.current()?;
@@ -128,7 +129,8 @@ impl Qp {
         };
         let admitted = window.admits(flight.bytes, cost);
         if !admitted {
-            window.wait(self.index, cost);
+            window.wait(self.index, cost, core::mem::take(&mut self.sq.served));
+            self.sq.waits = true;
         }
         admitted
     }
@@ -180,6 +182,7 @@ impl Qp {
             self.sq.flight.packets += 1;
             self.sq.flight.bytes += cost;
             if let Some(window) = self.peer.and_then(|id| cx.core.peers.window(id)) {
+                self.sq.served |= window.has_room(cost);
                 window.take(cost);
             }
         } else {
@@ -218,7 +221,9 @@ impl Qp {
             return None;
         }
         if !cx.core.reads.admits(flight.read_bytes, cost) {
-            cx.core.reads.wait(self.index, cost);
+            let got = core::mem::take(&mut self.sq.served);
+            cx.core.reads.wait(self.index, cost, got);
+            self.sq.waits = true;
             return None;
         }
         let mut header = Header::new(self.bth(Opcode::RC_READ_REQUEST, self.sq.psn(cursor)));
@@ -235,6 +240,7 @@ impl Qp {
         let again = self.sent(end - k, cx);
         self.sq.flight.reads += 1;
         self.sq.flight.read_bytes += cost;
+        self.sq.served |= cx.core.reads.has_room(cost);
         cx.core.reads.take(cost);
         Some(self.transmit(header.frame_len(0), again))
     }

@@ -154,6 +154,10 @@ pub(crate) struct SendQueue {
     /// PSN of sequence 0.
     psn0: Psn,
     pub(crate) flight: Flight,
+    /// Took its share of a budget since it last waited for one.
+    pub(crate) served: bool,
+    /// Stands in line for a budget: what it gets back itself is not its own to take again.
+    pub(crate) waits: bool,
     /// Packets since one asked for an ACK.
     pub(crate) unasked: u32,
     /// A READ was asked for again from here, in the middle of an earlier request: its answer
@@ -206,6 +210,11 @@ impl SendQueue {
     /// Something is unacknowledged.
     pub(crate) const fn outstanding(&self) -> bool {
         self.una < self.nxt
+    }
+
+    /// Has work, and need not wait until others had their turn at a budget.
+    pub(crate) fn may_go_on(&self) -> bool {
+        self.has_work() && !self.waits
     }
 
     /// Every started request is complete.

@@ -11,6 +11,7 @@ mod moves;
 mod operations;
 mod pair;
 mod recovery;
+mod sharing;
 mod unreliable;
 mod windows;
 mod world;
