@@ -116,6 +116,13 @@ impl Machine {
     }
 }
 
+/// The command line of a process, or nothing when it is gone.
+pub fn command_of(pid: u32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = line.split(|b| *b == 0).map(String::from_utf8_lossy);
+    words.collect::<Vec<_>>().join(" ").trim().to_owned()
+}
+
 /// Are we root?
 pub fn is_root() -> bool {
     static ROOT: OnceLock<bool> = OnceLock::new();

@@ -10,6 +10,7 @@ mod hostile;
 mod machine;
 mod places;
 mod programs;
+mod scale;
 
 use rocebud_peer::status;
 
@@ -21,6 +22,7 @@ fn main() {
         data::cases,
         capture::cases,
         hostile::cases,
+        scale::cases,
     ];
     let cases: Vec<_> = groups.into_iter().flat_map(|group| group()).collect();
     std::process::exit(rocebud_peer::runner::main(&cases));
