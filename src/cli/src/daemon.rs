@@ -4,7 +4,7 @@ use rocebud_ctl::SocketName;
 use rocebud_daemon::Options;
 
 use crate::args::DaemonArgs;
-use crate::{Failure, sys};
+use crate::{Failure, sys, sysfs};
 
 pub(crate) fn run(args: DaemonArgs) -> Result<(), Failure> {
     let status = args.status_fd.map(sys::inherited).transpose()?;
@@ -13,5 +13,7 @@ pub(crate) fn run(args: DaemonArgs) -> Result<(), Failure> {
         auto: args.auto,
         status,
     })?;
+    // The last program of a session leaves its tree to nobody else.
+    sysfs::sweep();
     Ok(())
 }

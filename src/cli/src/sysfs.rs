@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use rocebud_ctl::DeviceInfo;
 use rocebud_wire::Gid;
 
-/// A directory for the tree of this process: private, removed by a later run when the process is
-/// gone.
+/// A directory for the tree of this process: private, removed by a later run or a leaving daemon
+/// when the process is gone.
 pub(crate) fn run_directory() -> io::Result<PathBuf> {
     let base = base_directory()?;
     remove_stale(&base);
@@ -24,6 +24,15 @@ pub(crate) fn run_directory() -> io::Result<PathBuf> {
     }
     fs::DirBuilder::new().mode(0o700).create(&dir)?;
     Ok(dir)
+}
+
+/// Removes the trees of this user's processes that are gone.
+pub(crate) fn sweep() {
+    for base in candidates() {
+        if is_private(&base, rustix::process::geteuid().as_raw()).is_ok() {
+            remove_stale(&base);
+        }
+    }
 }
 
 /// Writes the tree of `devices` under `root`, which is empty.
@@ -141,15 +150,8 @@ fn rate(mbps: u32) -> String {
 /// `$XDG_RUNTIME_DIR/rocebud`, else `/tmp/rocebud-UID`: ours alone.
 fn base_directory() -> io::Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let runtime = runtime.filter(|dir| dir.is_absolute() && dir.is_dir());
-    let tmp = PathBuf::from(format!("/tmp/rocebud-{uid}"));
     let mut failed = io::Error::from(io::ErrorKind::NotFound);
-    for dir in runtime
-        .map(|dir| dir.join("rocebud"))
-        .into_iter()
-        .chain([tmp])
-    {
+    for dir in candidates() {
         match private_directory(&dir, uid) {
             Ok(()) => return Ok(dir),
             Err(error) => failed = error,
@@ -158,12 +160,25 @@ fn base_directory() -> io::Result<PathBuf> {
     Err(failed)
 }
 
+fn candidates() -> impl Iterator<Item = PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = runtime.filter(|dir| dir.is_absolute() && dir.is_dir());
+    let runtime = runtime.map(|dir| dir.join("rocebud"));
+    let tmp = PathBuf::from(format!("/tmp/rocebud-{uid}"));
+    runtime.into_iter().chain([tmp])
+}
+
 /// Makes a directory, or takes one that is there if nobody else can have put anything into it.
 fn private_directory(dir: &Path, uid: u32) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
+    is_private(dir, uid)
+}
+
+fn is_private(dir: &Path, uid: u32) -> io::Result<()> {
     let meta = fs::symlink_metadata(dir)?;
     if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o022 != 0 {
         return Err(io::Error::new(

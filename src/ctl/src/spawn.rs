@@ -82,7 +82,8 @@ pub(crate) fn spawn_daemon(program: &Path, status: &OwnedFd) -> io::Result<()> {
 fn kept_environment() -> Vec<OsString> {
     let keep = |name: &OsStr| {
         let own = name.as_bytes().starts_with(b"ROCEBUD_") && name != "ROCEBUD_SYSFS";
-        own || name == "PATH" || name == "RUST_BACKTRACE"
+        // The runtime directory holds trees of `rocebud run` that are left to the daemon to remove.
+        own || name == "PATH" || name == "RUST_BACKTRACE" || name == "XDG_RUNTIME_DIR"
     };
     let pair = |(mut name, value): (OsString, OsString)| {
         name.push("=");

@@ -85,6 +85,16 @@ impl Context {
         Ok(())
     }
 
+    /// Nothing more will come of it. Unlike [`Context::check`] this holds back until everything
+    /// that was posted is flushed.
+    pub(crate) fn check_lost(&self) -> Result<(), Misuse> {
+        let shared = &self.inner.shared;
+        if shared.is_gone() || shared.is_closed() || self.inner.runtime.is_inherited() {
+            return self.check();
+        }
+        Ok(())
+    }
+
     /// Its objects still exist, as far as it is concerned; true also when the daemon is gone.
     pub(crate) fn is_open(&self) -> bool {
         !self.inner.runtime.is_inherited() && !self.inner.shared.is_closed()

@@ -244,6 +244,8 @@ impl Cq {
     }
 
     fn check_usable(&self) -> Result<(), Misuse> {
+        // Asked first: what a lost device flushes is there before it counts as lost.
+        let lost = self.inner.context.check_lost();
         if self.inner.shared.has_entries() {
             return Ok(());
         }
@@ -253,7 +255,7 @@ impl Cq {
                 "poll_cq: the queue overran; create it larger or poll it more often",
             ));
         }
-        self.inner.context.check()
+        lost
     }
 
     /// `ibv_req_notify_cq`: the next completion that qualifies makes one event; one that waits

@@ -70,6 +70,11 @@ impl Host {
         Spec::new(self.ns.as_deref(), program, args)
     }
 
+    /// A program in no host of ours.
+    pub fn outside(program: &str, args: &[&str]) -> Spec {
+        Spec::new(None, program, args)
+    }
+
     /// `ip` in this host; the words are split at blanks.
     ///
     /// # Errors
@@ -191,24 +196,34 @@ impl Wire {
             v4: format!("10.77.0.{n}"),
             v6: format!("fd77::{n}"),
         };
-        let wire = Self {
+        let mut wire = Self {
             a: end(&na, 1),
             b: end(&nb, 2),
         };
-        command(
-            "ip",
-            &[
-                "link", "add", "ve0", "netns", &na, "type", "veth", "peer", "name", "ve0", "netns",
-                &nb,
-            ],
-        )?;
-        for host in [&wire.a, &wire.b] {
-            host.bring_up(mtu, addresses)?;
-        }
+        wire.plug(mtu, addresses)?;
         if addresses == Addresses::V6Only {
             wire.side_channel()?;
         }
         Ok(wire)
+    }
+
+    /// Makes the veth pair of hosts that have none (any more), with the same addresses each time.
+    ///
+    /// # Errors
+    /// `ip` failed.
+    pub fn plug(&mut self, mtu: u32, addresses: Addresses) -> Outcome {
+        let [na, nb] = [&self.a, &self.b].map(|h| h.ns.as_deref().unwrap_or_default());
+        command(
+            "ip",
+            &[
+                "link", "add", "ve0", "netns", na, "type", "veth", "peer", "name", "ve0", "netns",
+                nb,
+            ],
+        )?;
+        for host in [&self.a, &self.b] {
+            host.bring_up(mtu, addresses)?;
+        }
+        Ok(())
     }
 
     /// The handshakes of perftest and of the ping-pongs' servers speak IPv4 only, so an IPv6-only wire

@@ -221,11 +221,27 @@ impl Running {
         }
     }
 
+    /// Sends it a signal (`KILL`, `STOP` …), and nobody else of its group.
+    ///
+    /// # Errors
+    /// `kill` failed.
+    pub fn signal(&self, name: &str) -> Result<(), Failure> {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status()?;
+        if sent.success() {
+            return Ok(());
+        }
+        Err(Failure::Wrong(format!("kill -s {name} {pid} failed")))
+    }
+
     /// Kills it and what it started in its process group (kill -9).
     pub fn kill(&mut self) {
         if !self.over {
             let group = format!("-{}", self.child.id());
-            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            let _ = Command::new("kill")
+                .args(["-KILL", "--", &group])
+                .stderr(Stdio::null())
+                .status();
             let _ = self.child.wait();
             self.over = true;
         }

@@ -44,6 +44,13 @@ impl Status {
         }
     }
 
+    /// Milliseconds of time-wait left, of each slot that rests.
+    pub fn time_waits(&self) -> Vec<u64> {
+        let slots = self.0["daemon"]["slots"].as_array();
+        let resting = slots.into_iter().flatten().filter(|s| s["owner"].is_null());
+        resting.filter_map(|s| s["time_wait_ms"].as_u64()).collect()
+    }
+
     /// The sum of every counter of this name, over the daemon and all processes, dead ones too.
     pub fn counter(&self, name: &str) -> u64 {
         sum(&self.0, name)

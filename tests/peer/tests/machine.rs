@@ -270,7 +270,7 @@ fn ten_together() -> Outcome {
 }
 
 /// Processes in the host that are `rocebud daemon`.
-fn daemons(host: &Host) -> Vec<u32> {
+pub(crate) fn daemons(host: &Host) -> Vec<u32> {
     let is_daemon = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();

@@ -5,11 +5,13 @@
 
 mod capture;
 mod data;
+mod deaths;
 mod harness;
 mod hostile;
 mod machine;
 mod places;
 mod programs;
+mod removal;
 mod scale;
 
 use rocebud_peer::status;
@@ -23,6 +25,8 @@ fn main() {
         capture::cases,
         hostile::cases,
         scale::cases,
+        deaths::cases,
+        removal::cases,
     ];
     let cases: Vec<_> = groups.into_iter().flat_map(|group| group()).collect();
     std::process::exit(rocebud_peer::runner::main(&cases));

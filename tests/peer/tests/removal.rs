@@ -1,0 +1,156 @@
+//! C044: a device goes while programs use it. Whoever removes it never waits for them, they hear of it,
+//! and everybody else goes on.
+
+use std::time::{Duration, Instant};
+
+use rocebud_peer::netns::{Addresses, Host, Wire};
+use rocebud_peer::program::Running;
+use rocebud_peer::runner::{Case, Need};
+use rocebud_peer::{Failure, Outcome, ensure, wrong};
+
+use crate::deaths::{Stream, told_of_the_end, wait_for_traffic, works};
+
+const ENODEV: i32 = 19;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let compiled = [Need::Root, Need::Build, Need::Compiler];
+    let perftest = [Need::Root, Need::Build, Need::Program("ib_send_bw")];
+    vec![
+        Case::new("c044_device_removed_under_traffic", &compiled, removed),
+        Case::new(
+            "c044_device_removed_under_perftest",
+            &perftest,
+            under_perftest,
+        ),
+        Case::new(
+            "c044_address_removed_under_traffic",
+            &compiled,
+            address_removed,
+        ),
+    ]
+}
+
+/// Runs `ip` and wants it back soon, whoever has the device open.
+fn promptly(host: &Host, words: &str) -> Outcome {
+    let start = Instant::now();
+    host.ip(words)?;
+    ensure(start.elapsed() < Duration::from_secs(5), || {
+        format!("ip {words} took {:?}", start.elapsed())
+    })
+}
+
+/// A program that lives on the same host's loopback device, and must not notice.
+fn neighbour(host: &Host) -> Result<Stream, Failure> {
+    let lo = ["-d", "rb_lo", "-p", "18903"];
+    let client = [&lo[..], &["127.0.0.1"]].concat();
+    Stream::between(host, host, &lo, &client)
+}
+
+fn removed() -> Outcome {
+    let mut wire = Wire::new(1500)?;
+    let elsewhere = Host::loopback()?;
+    let mut other = neighbour(&wire.b)?;
+    let away = format!(
+        "link set ve0 netns {}",
+        elsewhere.namespace().unwrap_or_default()
+    );
+    for (words, args) in [
+        ("link del ve0", &["-t", "18"][..]),
+        (&away, &["-e", "-o", "read", "-t", "18"]),
+    ] {
+        // one server waits for events, one process has the device open and sleeps
+        let Stream { server, client } = Stream::start(&wire, &["-w"], args)?;
+        let mut sleeper = crate::deaths::stream(&wire.b, &["-p", "18904"])?.start()?;
+        sleeper.wait_listening(&wire.b, 18904)?;
+        promptly(&wire.b, words)?;
+        let start = Instant::now();
+        told_of_the_end(client.finish()?, &[ENODEV])?;
+        ensure(start.elapsed() < Duration::from_secs(5), || {
+            format!("{words}: the client ended after {:?}", start.elapsed())
+        })?;
+        ensure(
+            sleeper.alive() && other.server.alive() && other.client.alive(),
+            || format!("{words}: somebody else ended:\n{}", other.client.output()),
+        )?;
+        if words.starts_with("link del") {
+            // the other end of a veth pair goes with it
+            let said = server.finish()?.exited(1)?;
+            ensure(said.contains("event 8 ("), || {
+                format!("{words}: server:\n{said}")
+            })?;
+        } else {
+            port_error(server)?;
+            elsewhere.ip("link del ve0")?;
+        }
+        wire.plug(1500, Addresses::Dual)?;
+        works(&wire.a, &wire.b)?;
+    }
+    ensure(other.client.alive(), || "the neighbour has ended".into())
+}
+
+/// The other end of the wire has lost its carrier.
+fn port_error(mut server: Running) -> Outcome {
+    server.wait_for("event 10 (").map(drop)
+}
+
+fn under_perftest() -> Outcome {
+    let mut wire = Wire::new(1500)?;
+    let args = ["-D", "60", "-s", "65536", "-F"];
+    let mut server = wire.a.rocebud("ib_send_bw", &args).limit(90).start()?;
+    server.wait_listening(&wire.a, 18515)?;
+    let to = [&args[..], &[wire.a.v4.as_str()]].concat();
+    let client = wire.b.rocebud("ib_send_bw", &to).limit(90).start()?;
+    wait_for_traffic(&wire.a)?;
+    promptly(&wire.a, "link del ve0")?;
+    let start = Instant::now();
+    for (side, program) in [("server", server), ("client", client)] {
+        let ended = program.finish()?;
+        let failed = ended.code.is_some_and(|c| c != 0);
+        ensure(failed, || {
+            format!("{side}: {:?}\n{}", ended.code, ended.output)
+        })?;
+    }
+    ensure(start.elapsed() < Duration::from_secs(10), || {
+        format!("it took {:?}", start.elapsed())
+    })?;
+    wire.plug(1500, Addresses::Dual)?;
+    works(&wire.a, &wire.b)
+}
+
+/// The device stays, and so do its other addresses; requests from the one that went run out of
+/// retries, unless it comes back in time.
+fn address_removed() -> Outcome {
+    let wire = Wire::new(1500)?;
+    let v4 = format!("{}/24 dev ve0", wire.b.v4);
+    let Stream { server, client } = Stream::start(&wire, &[], &["-t", "14"])?;
+    wire.b.ip(&format!("addr del {v4}"))?;
+    let said = client.finish()?.exited(1)?;
+    for words in [
+        "ended status 12 ",
+        "event 18 (",
+        "port state 4 errno 0",
+        "\ndestroyed\n",
+    ] {
+        ensure(said.contains(words), || format!("no '{words}' in:\n{said}"))?;
+    }
+    if said.contains("event 8 (") {
+        return wrong(format!("the device is said to be gone:\n{said}"));
+    }
+    drop(server);
+    wire.b.ip(&format!("addr add {v4}"))?;
+    works(&wire.a, &wire.b)?;
+    // half a second without it is no more than a loss
+    let mut pair = Stream::start(&wire, &[], &["-t", "18"])?;
+    wire.b.ip(&format!("addr del {v4}"))?;
+    std::thread::sleep(Duration::from_millis(500));
+    wire.b.ip(&format!("addr add {v4}"))?;
+    let before = rocebud_peer::status::Status::of(&wire.a)?.counter("rcvd_pkts");
+    std::thread::sleep(Duration::from_secs(5));
+    let after = rocebud_peer::status::Status::of(&wire.a)?.counter("rcvd_pkts");
+    ensure(pair.client.alive() && after > before + 1000, || {
+        format!(
+            "{before} packets, then {after}; client:\n{}",
+            pair.client.output()
+        )
+    })
+}
