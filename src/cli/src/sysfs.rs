@@ -16,8 +16,9 @@ use rocebud_wire::Gid;
 /// when the process is gone.
 pub(crate) fn run_directory() -> io::Result<PathBuf> {
     let base = base_directory()?;
-    remove_stale(&base);
-    let dir = base.join(format!("run-{}", std::process::id()));
+    let pids = pid_namespace();
+    remove_stale(&base, pids);
+    let dir = base.join(directory_name(std::process::id(), pids));
     match fs::remove_dir_all(&dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -192,17 +193,28 @@ fn is_private(dir: &Path, uid: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Where the numbers of processes count; 0 if that cannot be told. Containers may share our
+/// directory, and the processes of each are nobody's but its own.
+fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
+}
+
+fn directory_name(pid: u32, pid_namespace: u64) -> String {
+    format!("run-{pid_namespace}-{pid}")
+}
+
 /// Removes what runs of processes that are gone left behind. The process of a run keeps its
 /// number when it becomes the program.
-fn remove_stale(base: &Path) {
+fn remove_stale(base: &Path, pid_namespace: u64) {
     let Ok(entries) = fs::read_dir(base) else {
         return;
     };
+    let prefix = format!("run-{pid_namespace}-");
     for entry in entries.flatten() {
         let name = entry.file_name();
         let pid = name
             .to_str()
-            .and_then(|n| n.strip_prefix("run-")?.parse::<u32>().ok());
+            .and_then(|n| n.strip_prefix(&prefix)?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -292,6 +304,30 @@ mod tests {
         let state = root.join("sys/class/infiniband/rb_eth0/ports/1/state");
         assert_eq!(fs::read_to_string(state).unwrap(), "1: DOWN\n");
         fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn directories_of_processes_that_are_gone_are_removed_and_nobody_elses() {
+        let base = std::env::temp_dir().join(format!("rocebud-stale-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&base);
+        let (here, elsewhere) = (pid_namespace(), pid_namespace() + 1);
+        let (alive, gone) = (std::process::id(), u32::MAX);
+        let names = [
+            directory_name(alive, here),
+            directory_name(gone, elsewhere),
+            "something".to_owned(),
+        ];
+        for name in names.iter().chain([&directory_name(gone, here)]) {
+            fs::create_dir_all(base.join(name)).unwrap();
+        }
+        remove_stale(&base, here);
+        let left = fs::read_dir(&base).unwrap().flatten();
+        let mut left: Vec<_> = left.map(|e| e.file_name().into_string().unwrap()).collect();
+        left.sort();
+        let mut wanted = names.to_vec();
+        wanted.sort();
+        assert_eq!(left, wanted);
+        fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]

@@ -135,7 +135,7 @@ class Run:
                    "--report", str(writer), "--seed", str(seed), "--", "--dev", "rb_ve0", "--port", "1", "--gid", "1"]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, pass_fds=[writer],
-            cwd=suite, start_new_session=True)
+            cwd=suite, start_new_session=True, env={**os.environ, "XDG_RUNTIME_DIR": str(suite.parent)})
         os.close(writer)
         self.process.stdin.write("\n".join(names).encode())
         self.process.stdin.close()
@@ -278,7 +278,8 @@ def main():
         failed += 1
     if failed:
         print(f"seed {args.seed}")
-    print(f"{time.monotonic() - start:.0f} s")
+    slow = sorted(outcomes.took.items(), key=lambda item: -item[1])[:3]
+    print(f"{time.monotonic() - start:.0f} s, the slowest: " + ", ".join(f"{n.split(chr(46))[-1]} {t:.1f} s" for n, t in slow))
     print(f"conformance: {passed} passed, {failed} failed, {skipped} skipped")
     sys.exit(int(failed != 0))
 
