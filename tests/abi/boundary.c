@@ -231,8 +231,6 @@ static void calls_of_later_releases_refuse(void)
 	struct ibv_xrcd_init_attr xrcd = {.comp_mask = 3, .fd = -1};
 	struct ibv_alloc_dm_attr dm = {.length = 64};
 	struct ibv_td_init_attr td = {0};
-	struct ibv_qp_init_attr_ex qp = {
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .pd = pd};
 	struct rdma_addrinfo *info;
 
 	NEED(mr);
@@ -244,7 +242,6 @@ static void calls_of_later_releases_refuse(void)
 	NULL_AND(ibv_open_xrcd(ctx, &xrcd), EOPNOTSUPP);
 	NULL_AND(ibv_alloc_dm(ctx, &dm), EOPNOTSUPP);
 	NULL_AND(ibv_alloc_td(ctx, &td), EOPNOTSUPP);
-	NULL_AND(ibv_create_qp_ex(ctx, &qp), EOPNOTSUPP);
 	NULL_AND(ibv_import_device(-1), EOPNOTSUPP);
 	NULL_AND(ibv_import_pd(ctx, 1), EOPNOTSUPP);
 	SAME(ibv_advise_mr(pd, 0, 0, NULL, 0), EOPNOTSUPP);

@@ -348,6 +348,29 @@ impl Node {
         done
     }
 
+    /// `ibv_wr_complete`: posts all requests, taking them out of `wrs`, or, when one is refused,
+    /// none.
+    ///
+    /// # Errors
+    /// As [`Node::post_send`].
+    pub fn post_sends<E: Env>(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        wrs: &mut Vec<SendWr>,
+        env: &mut E,
+    ) -> Result<(), Misuse> {
+        let qp = self.qps.get_mut(qpn).ok_or(NO_QP)?;
+        let mut cx = Cx {
+            now,
+            env,
+            core: &mut self.core,
+        };
+        let done = qp.post_sends(wrs, &mut cx);
+        self.settle(now, env);
+        done
+    }
+
     /// `ibv_post_recv` of one request.
     ///
     /// # Errors

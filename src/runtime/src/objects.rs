@@ -387,13 +387,32 @@ impl Runtime {
                 }
             }
         }
-        // Waiting needs somebody who sends in the end: the program's next poll, or the thread that
-        // watches it.
+        self.send_soon(&mut core, bytes);
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// `ibv_wr_complete`: posts all requests, taking them out of `wrs`, or, when one is refused,
+    /// none.
+    ///
+    /// # Errors
+    /// EINVAL, ENOMEM.
+    pub fn post_sends(&self, qpn: Qpn, wrs: &mut Vec<SendWr>) -> Result<(), Misuse> {
+        let bytes = wrs.iter().map(|wr| wr.payload.len()).sum();
+        let mut core = lock(&self.core);
+        let (node, mut world) = core.split(&self.shared);
+        self.progress.posted(world.now.0);
+        node.post_sends(world.now, qpn, wrs, &mut world)?;
+        self.send_soon(&mut core, bytes);
+        Ok(())
+    }
+
+    /// Sends what was posted, `bytes` in all, unless it may wait for more. Waiting needs somebody
+    /// who sends in the end: the program's next poll, or the thread that watches it.
+    fn send_soon(&self, core: &mut Core, bytes: u64) {
         let waits = bytes < SMALL_POST_BYTES && core.may_wait() && self.progress.is_watching();
         if !waits {
-            self.kick(&mut core);
+            self.kick(core);
         }
-        refused.map_or(Ok(()), Err)
     }
 
     /// `ibv_post_recv`.

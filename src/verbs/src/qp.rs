@@ -110,6 +110,18 @@ impl Qp {
         Ok(())
     }
 
+    /// This process may use the queue pair at all.
+    ///
+    /// # Errors
+    /// EIO: a child made by fork.
+    #[inline]
+    pub fn check_process(&self) -> Result<(), Misuse> {
+        if self.runtime().is_inherited() {
+            self.inner.context.check()?;
+        }
+        Ok(())
+    }
+
     fn runtime(&self) -> &Runtime {
         self.inner.context.runtime()
     }
@@ -197,6 +209,16 @@ impl Qp {
         self.check()
             .map_err(|misuse| PostError { posted: 0, misuse })?;
         self.runtime().post_send(self.qpn(), wrs)
+    }
+
+    /// `ibv_wr_complete`: posts all of `wrs`, which leave together, or, when one is refused, none.
+    /// On success `wrs` is empty.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    pub fn post_sends(&self, wrs: &mut Vec<SendWr>) -> Result<(), Misuse> {
+        self.check()?;
+        self.runtime().post_sends(self.qpn(), wrs)
     }
 
     /// Copies what `sges` name (their keys are not looked at) for a request with INLINE. May be

@@ -1,4 +1,4 @@
-//! Every byte compared: `verify`, `edges`, `badargs` and `cqex` of tests/peer/c, with and without loss.
+//! Every byte compared: `verify`, `edges`, `badargs`, `cqex` and `qpex` of tests/peer/c, with and without loss.
 
 use rocebud_peer::runner::{Case, Need};
 use rocebud_peer::tree::c_program;
@@ -51,7 +51,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.push(Case::new("loss_both_ways_five_percent", &lossy, || {
         loss_both_ways(5)
     }));
-    for program in ["edges", "badargs", "cqex"] {
+    for program in ["edges", "badargs", "cqex", "qpex"] {
         for place in [Place::Loopback, Place::Veth(1500), Place::Veth(9000)] {
             let needs = place.needs(&[Need::Compiler]);
             let case = format!("{program}_{}", place.name());

@@ -1,5 +1,7 @@
 //! Checks at `post_send` and `post_recv`: what is refused here never makes a completion.
 
+use alloc::vec::Vec;
+
 use rocebud_objects::{Errno, Misuse, Payload, QpType, RecvWr, SendFlags, SendOp, SendWr};
 
 use super::Qp;
@@ -16,28 +18,47 @@ impl Qp {
         wr: SendWr,
         cx: &mut Cx<'_, E>,
     ) -> Result<(), Misuse> {
-        let duties = duties(self.state);
-        if !duties.post_send {
-            return Err(Misuse::invalid(
-                "post_send: the queue pair is not in RTS yet",
-            ));
+        self.check_send(&wr, 0)?;
+        self.enqueue_send(wr, cx);
+        Ok(())
+    }
+
+    /// All of them, taken out of `wrs`, or, when one is refused, none.
+    pub(crate) fn post_sends<E: Env>(
+        &mut self,
+        wrs: &mut Vec<SendWr>,
+        cx: &mut Cx<'_, E>,
+    ) -> Result<(), Misuse> {
+        for (ahead, wr) in wrs.iter().enumerate() {
+            self.check_send(wr, ahead)?;
         }
-        self.check_send(&wr)?;
+        for wr in wrs.drain(..) {
+            self.enqueue_send(wr, cx);
+        }
+        Ok(())
+    }
+
+    fn enqueue_send<E: Env>(&mut self, wr: SendWr, cx: &mut Cx<'_, E>) {
+        let duties = duties(self.state);
         let wqe = Wqe::new(wr);
         if duties.flush_sends {
-            self.complete_send_error(&wqe, self.flush_reason(), cx);
-            return Ok(());
+            return self.complete_send_error(&wqe, self.flush_reason(), cx);
         }
         self.sq.ring.push_back(wqe);
         if duties.start_sends {
             cx.core.ready.push(self.index);
         }
-        Ok(())
     }
 
-    fn check_send(&self, wr: &SendWr) -> Result<(), Misuse> {
+    /// `ahead`: requests that will be queued before this one.
+    fn check_send(&self, wr: &SendWr, ahead: usize) -> Result<(), Misuse> {
+        if !duties(self.state).post_send {
+            return Err(Misuse::invalid(
+                "post_send: the queue pair is not in RTS yet",
+            ));
+        }
         check_opcode(self.init.qp_type, &wr.op)?;
-        if self.sq.ring.len() >= self.init.cap.max_send_wr as usize {
+        if self.sq.ring.len() + ahead >= self.init.cap.max_send_wr as usize {
             return Err(Misuse::new(
                 Errno::ENOMEM,
                 "post_send: the send queue holds max_send_wr requests; poll completions first",

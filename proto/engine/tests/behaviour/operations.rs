@@ -2,8 +2,8 @@
 
 use rocebud_engine::NodeConfig;
 use rocebud_objects::{
-    Access, Counter, EventKind, FlushPlacement, FlushRange, Payload, QpState, SendFlags, SendOp,
-    WcFlags, WcOpcode, WcStatus,
+    Access, Counter, Errno, EventKind, FlushPlacement, FlushRange, Payload, QpState, SendFlags,
+    SendOp, SendWr, WcFlags, WcOpcode, WcStatus,
 };
 use rocebud_wire::{Mtu, Opcode, RKey};
 
@@ -202,7 +202,7 @@ fn atomics_change_the_word_and_return_what_was_there() {
 fn atomic_write_and_flush_are_answered_by_an_empty_read_response() {
     let mut pair = Pair::rc();
     let bytes = pair.pattern(0, START, 8, 3);
-    let inline = rocebud_objects::SendWr {
+    let inline = SendWr {
         payload: Payload::Inline(bytes.clone().into()),
         flags: SendFlags::INLINE,
         ..wr(
@@ -556,4 +556,43 @@ fn the_first_request_in_rtr_tells_that_the_connection_stands() {
     assert_eq!(pair.results(0).len(), 3);
     assert_eq!(pair.events(1, EventKind::CommEst), 1);
     assert_eq!(pair.side[1].world.counter(Counter::RcvdPkts), 3);
+}
+
+#[test]
+fn a_batch_is_posted_whole_or_not_at_all() {
+    let mut setup = Setup::default();
+    setup.cap.max_send_wr = 4;
+    let mut pair = Pair::new(setup);
+    let write = |id| {
+        let op = SendOp::Write {
+            remote: remote(FAR),
+        };
+        wr(id, op, &[sge(START, 8)])
+    };
+    let too_long = SendWr {
+        flags: SendFlags::INLINE,
+        payload: Payload::Inline(vec![0; 513].into()),
+        ..write(9)
+    };
+    for (mut bad, errno) in [
+        (vec![write(1), too_long, write(3)], Errno::EINVAL),
+        ((0..5).map(write).collect(), Errno::ENOMEM),
+    ] {
+        let whole = bad.clone();
+        let refused = pair.post_all(0, &mut bad).unwrap_err();
+        assert_eq!(refused.errno, errno);
+        assert_eq!(bad, whole, "the caller still has them");
+        pair.run();
+        assert_eq!(pair.results(0), []);
+    }
+    let mut good: Vec<SendWr> = (0..4).map(write).collect();
+    pair.post_all(0, &mut good).unwrap();
+    assert!(good.is_empty());
+    pair.run();
+    let ids: Vec<u64> = pair.wcs(0).iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(ids, [0, 1, 2, 3]);
+    pair.set_state(0, QpState::Err).unwrap();
+    pair.post_all(0, &mut vec![write(5), write(6)]).unwrap();
+    let flushed = WcStatus::WrFlushErr;
+    assert_eq!(pair.results(0), [(5, flushed), (6, flushed)]);
 }

@@ -310,6 +310,11 @@ impl Pair {
         node.post_send(self.now, QPN[side], wr, world)
     }
 
+    pub fn post_all(&mut self, side: usize, wrs: &mut Vec<SendWr>) -> Result<(), Misuse> {
+        let Side { node, world, .. } = &mut self.side[side];
+        node.post_sends(self.now, QPN[side], wrs, world)
+    }
+
     pub fn recv(&mut self, side: usize, wr_id: u64, pieces: &[Sge]) -> Result<(), Misuse> {
         let wr = RecvWr {
             wr_id,

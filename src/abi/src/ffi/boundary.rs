@@ -98,8 +98,12 @@ impl<T: Default> Convention<T> for Value {
 
 /// Runs the body of a C entry. A panic is our own fault: the application gets EIO and lives on.
 pub(crate) fn enter<C: Convention<T>, T>(body: impl FnOnce() -> Outcome<T>) -> C::Ret {
-    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(PANICKED));
-    C::answer(outcome)
+    C::answer(guard(body))
+}
+
+/// Runs a body whose failure is kept for later. A panic of ours becomes EIO.
+pub(crate) fn guard<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(PANICKED))
 }
 
 const PANICKED: Misuse = Misuse::new(

@@ -124,7 +124,7 @@ own_entry! {
         let orig_attr = device_attr(&context.verbs);
         let full = ibv_device_attr_ex {
             orig_attr,
-            device_cap_flags_ex: u64::from(orig_attr.device_cap_flags),
+            device_cap_flags_ex: u64::from(orig_attr.device_cap_flags) | FLUSH_AND_ATOMIC_WRITE,
             phys_port_cnt_ex: u32::from(orig_attr.phys_port_cnt),
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
@@ -145,6 +145,9 @@ own_entry! {
         values.set(out)
     }
 }
+
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, `_FLUSH_PERSISTENT` and `_ATOMIC_WRITE`
+const FLUSH_AND_ATOMIC_WRITE: u64 = 1 << 38 | 1 << 39 | 1 << 40;
 
 /// `IBV_VALUES_MASK_RAW_CLOCK`
 const VALUES_RAW_CLOCK: u32 = 1;

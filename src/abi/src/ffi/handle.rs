@@ -137,6 +137,16 @@ impl<H: Copy> Head<H> {
         unsafe { self.0.get().write(head) }
     }
 
+    /// Reads the field at `offset`; see [`Head::set_field`].
+    #[inline]
+    pub(crate) fn field<F: Copy>(&self, offset: usize) -> F {
+        assert!(
+            offset.is_multiple_of(align_of::<F>()) && offset + size_of::<F>() <= size_of::<H>()
+        );
+        // SAFETY: as in `set_field`.
+        unsafe { self.0.get().wrapping_byte_add(offset).cast::<F>().read() }
+    }
+
     /// Writes the field at `offset`, an `offset_of!` of H with a field of type F. Checked, so that
     /// a wrong pair is a panic and not a stray write.
     #[inline]

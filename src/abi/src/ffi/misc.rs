@@ -44,11 +44,13 @@ extern "C" fn ibv_is_fork_initialized() -> c_int {
     FORK_UNNEEDED
 }
 
-/// `ibv_qp_to_qp_ex`: queue pairs of ours have no extended posting yet; NULL says so.
+/// `ibv_qp_to_qp_ex`: NULL for a queue pair that was created without `send_ops_flags`.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_qp_to_qp_ex(qp: super::handle::Handle<Qp>) -> Opaque {
-    let Ok(super::handle::Owner::Them(library)) = qp.owner() else {
-        return core::ptr::null_mut();
+    let library = match qp.owner() {
+        Ok(super::handle::Owner::Them(library)) => library,
+        Ok(super::handle::Owner::Us(ours)) => return ours.as_ex(),
+        Err(_) => return core::ptr::null_mut(),
     };
     match library.symbol(c"ibv_qp_to_qp_ex") {
         Some(f) => {

@@ -19,6 +19,7 @@ mod misc;
 mod not_yet;
 mod post;
 mod qp;
+mod qp_ex;
 mod real;
 mod srq;
 mod types;

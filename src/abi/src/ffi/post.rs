@@ -143,7 +143,7 @@ fn sges<'a>(list: *mut ibv_sge, num: c_int, max: u32) -> Outcome<&'a [ibv_sge]> 
 }
 
 #[inline]
-fn sge_list(list: &[ibv_sge]) -> SgeList {
+pub(crate) fn sge_list(list: &[ibv_sge]) -> SgeList {
     list.iter()
         .map(|s| Sge {
             addr: s.addr,

@@ -1,6 +1,7 @@
-//! Queue pairs: create, modify, query, destroy. Posting is in `post`.
+//! Queue pairs: create, modify, query, destroy. Posting is in `post` and `qp_ex`.
 
-use core::ffi::{c_int, c_uint};
+use core::ffi::{c_int, c_uint, c_void};
+use core::mem::offset_of;
 
 use rocebud_objects::{
     Access, AttrMask, Errno, MigState, Misuse, QpAttr, QpCap, QpInit, QpState, QpType,
@@ -14,30 +15,56 @@ use super::context::Context;
 use super::cq::Cq;
 use super::handle::{Handle, Head, Object, give};
 use super::memory::{Pd, next_handle};
+use super::qp_ex::{Posting, check_operations, with_functions};
 use super::srq::Srq;
-use super::types::{Plain, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex};
+use super::types::{
+    Plain, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+};
 
-/// A queue pair of ours.
+/// A queue pair of ours. Its C structure is the extended one, which begins with the other.
 #[repr(C)]
 pub(crate) struct Qp {
-    head: Head<ibv_qp>,
+    head: Head<ibv_qp_ex>,
     pub(crate) verbs: rocebud_verbs::Qp,
     /// Transport service.
     pub(crate) qp_type: QpType,
     /// Sizes granted.
     pub(crate) cap: QpCap,
     sq_sig_all: bool,
+    /// Requests being built; `None` without `send_ops_flags`.
+    pub(crate) posting: Option<Posting>,
 }
 
 impl Object for Qp {
     const DEPTH: usize = 2;
 }
 
+impl Qp {
+    /// Reads the field of the C structure that lies at `offset`.
+    #[inline]
+    pub(crate) fn field<F: Copy>(&self, offset: usize) -> F {
+        self.head.field(offset)
+    }
+
+    /// The address that C knows the queue pair's extended posting by, if it has it.
+    pub(crate) fn as_ex(&self) -> *mut c_void {
+        match self.posting {
+            Some(_) => self.head.as_ptr().cast(),
+            None => core::ptr::null_mut(),
+        }
+    }
+
+    fn show_state(&self, state: QpState) {
+        let at = offset_of!(ibv_qp_ex, qp_base) + offset_of!(ibv_qp, state);
+        self.head.set_field(at, state as c_uint);
+    }
+}
+
 c_api! {
     /// `ibv_create_qp`: the sizes granted are written back.
     fn ibv_create_qp(pd: Pd, init: Arg<ibv_qp_init_attr>) -> Pointer, *mut ibv_qp {
         let mut wanted = init.get()?;
-        let qp = create(pd, &wanted)?;
+        let qp = create(pd, &wanted, None)?;
         wanted.cap = c_cap(&qp.cap);
         init.set(wanted)?;
         Ok(publish(qp))
@@ -50,7 +77,7 @@ c_api! {
         let wanted = attr_of(&attr.get()?, mask)?;
         qp.verbs.modify(&wanted, mask)?;
         if mask.contains(AttrMask::STATE) {
-            qp.head.update(|h| h.state = wanted.qp_state as c_uint);
+            qp.show_state(wanted.qp_state);
         }
         Ok(())
     }
@@ -60,7 +87,7 @@ c_api! {
         qp: Qp, attr: Arg<ibv_qp_attr>, mask: c_int, init: Arg<ibv_qp_init_attr>,
     ) -> ErrnoCode, () {
         let (now, _): (QpAttr, QpInit) = qp.verbs.query()?;
-        let head = qp.head.get();
+        let head = qp.head.get().qp_base;
         attr.set(c_attr(&now, &qp.cap))?;
         init.set(ibv_qp_init_attr {
             qp_context: head.qp_context,
@@ -72,7 +99,7 @@ c_api! {
             sq_sig_all: c_int::from(qp.sq_sig_all),
         })?;
         if mask.cast_unsigned() & AttrMask::STATE.bits() != 0 {
-            qp.head.update(|h| h.state = now.qp_state as c_uint);
+            qp.show_state(now.qp_state);
         }
         Ok(())
     }
@@ -98,21 +125,24 @@ c_api! {
 /// `enum ibv_qp_init_attr_mask`
 const MASK_PD: u32 = 1;
 const MASK_CREATE_FLAGS: u32 = 1 << 2;
+const MASK_SEND_OPS_FLAGS: u32 = 1 << 6;
+const MASK_KNOWN: u32 = MASK_PD | MASK_CREATE_FLAGS | MASK_SEND_OPS_FLAGS;
 
 own_entry! {
-    /// `verbs_context.create_qp_ex`: as far as it asks for nothing beyond `ibv_create_qp`.
+    /// `verbs_context.create_qp_ex`
     fn create_qp_ex(_context: Context, init: Arg<ibv_qp_init_attr_ex>) -> Pointer, *mut ibv_qp {
         let mut wanted = init.get()?;
         if wanted.comp_mask & MASK_PD == 0 {
             return Err(Misuse::invalid("ibv_create_qp_ex: comp_mask must have the PD"));
         }
         let flags = if wanted.comp_mask & MASK_CREATE_FLAGS != 0 { wanted.create_flags } else { 0 };
-        if wanted.comp_mask & !(MASK_PD | MASK_CREATE_FLAGS) != 0 || flags != 0 {
+        if wanted.comp_mask & !MASK_KNOWN != 0 || flags != 0 {
             return Err(Misuse::new(
                 Errno::EOPNOTSUPP,
-                "ibv_create_qp_ex: create flags, extended posting, XRC, RSS and TSO are not done yet",
+                "ibv_create_qp_ex: create flags, XRC, RSS and TSO are not done yet",
             ));
         }
+        let operations = (wanted.comp_mask & MASK_SEND_OPS_FLAGS != 0).then_some(wanted.send_ops_flags);
         let pd = Handle::<Pd>::from_raw(wanted.pd).mine()?;
         let qp = create(pd, &ibv_qp_init_attr {
             qp_context: wanted.qp_context,
@@ -122,7 +152,7 @@ own_entry! {
             cap: wanted.cap,
             qp_type: wanted.qp_type,
             sq_sig_all: wanted.sq_sig_all,
-        })?;
+        }, operations)?;
         wanted.cap = c_cap(&qp.cap);
         init.set(wanted)?;
         Ok(publish(qp))
@@ -160,8 +190,10 @@ fn may_open_raw_sockets() -> bool {
     true
 }
 
-fn create(pd: &Pd, wanted: &ibv_qp_init_attr) -> Outcome<Box<Qp>> {
+/// `operations`: what extended posting is asked for, if at all.
+fn create(pd: &Pd, wanted: &ibv_qp_init_attr, operations: Option<u64>) -> Outcome<Box<Qp>> {
     let qp_type = qp_type(wanted.qp_type)?;
+    check_operations(qp_type, operations.unwrap_or(0))?;
     let send_cq = Handle::<Cq>::from_raw(wanted.send_cq).mine()?;
     let recv_cq = Handle::<Cq>::from_raw(wanted.recv_cq).mine()?;
     let srq = Handle::<Srq>::from_raw(wanted.srq);
@@ -194,8 +226,16 @@ fn create(pd: &Pd, wanted: &ibv_qp_init_attr) -> Outcome<Box<Qp>> {
         qp_type: wanted.qp_type,
         ..ibv_qp::zeroed()
     };
+    let mut head = ibv_qp_ex {
+        qp_base: head,
+        ..ibv_qp_ex::zeroed()
+    };
+    if operations.is_some() {
+        head = with_functions(head);
+    }
     Ok(Box::new(Qp {
         head: Head::new(head),
+        posting: operations.map(|allowed| Posting::new(allowed, false)),
         verbs,
         qp_type,
         cap,

@@ -414,6 +414,38 @@ c_struct! {
         cond: cond_t,
         events_completed: u32,
     }
+    struct ibv_qp_ex {
+        qp_base: ibv_qp,
+        comp_mask: u64,
+        wr_id: u64,
+        wr_flags: c_uint,
+        wr_atomic_cmp_swp: Slot,
+        wr_atomic_fetch_add: Slot,
+        wr_bind_mw: Slot,
+        wr_local_inv: Slot,
+        wr_rdma_read: Slot,
+        wr_rdma_write: Slot,
+        wr_rdma_write_imm: Slot,
+        wr_send: Slot,
+        wr_send_imm: Slot,
+        wr_send_inv: Slot,
+        wr_send_tso: Slot,
+        wr_set_ud_addr: Slot,
+        wr_set_xrc_srqn: Slot,
+        wr_set_inline_data: Slot,
+        wr_set_inline_data_list: Slot,
+        wr_set_sge: Slot,
+        wr_set_sge_list: Slot,
+        wr_start: Slot,
+        wr_complete: Slot,
+        wr_abort: Slot,
+        wr_atomic_write: Slot,
+        wr_flush: Slot,
+    }
+    struct ibv_data_buf {
+        addr: *mut c_void,
+        length: usize,
+    }
     struct ibv_qp_cap {
         max_send_wr: u32,
         max_recv_wr: u32,
