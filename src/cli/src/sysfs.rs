@@ -31,7 +31,7 @@ pub(crate) fn run_directory() -> io::Result<PathBuf> {
 pub(crate) fn sweep() {
     for base in candidates() {
         if is_private(&base, rustix::process::geteuid().as_raw()).is_ok() {
-            remove_stale(&base);
+            remove_stale(&base, pid_namespace());
         }
     }
 }
