@@ -24,6 +24,10 @@ pub const ACK_TIMEOUT_UNIT_NS: u64 = 4_096;
 /// allows a timer to fire between one and four times its nominal value.
 pub const TIMEOUT_BACKOFF_SHIFT_MAX: u32 = 2;
 
+/// A timer that is late by more than its nominal time divided by this ran when its process had been
+/// descheduled, not when the answer should have been there.
+pub const TIMER_LATE_PARTS: u64 = 8;
+
 /// Unacknowledged PSNs must stay well below half of the number space, or old and new cannot be
 /// told apart.
 pub const PSN_SPAN_MAX: u64 = 1 << 22;

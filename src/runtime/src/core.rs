@@ -156,18 +156,7 @@ impl Core {
         }
         let due = |node: &Node| node.next_timeout().is_some_and(|at| at <= now());
         if due(&self.node) {
-            // We may have been descheduled: what waits in the socket may be the very answer whose
-            // absence the timer would punish.
-            for _ in 0..DRAIN_ROUNDS_MAX {
-                if let Some(link) = &mut self.link {
-                    link.look_everywhere();
-                }
-                let more = self.receive(shared, &mut guard);
-                received += more;
-                if more == 0 {
-                    break;
-                }
-            }
+            received += self.drain(shared, &mut guard);
             guard.get_or_insert_with(Guard::new);
             let (node, mut world) = self.split(shared);
             node.on_timeout(world.now, &mut world);
@@ -175,6 +164,23 @@ impl Core {
         self.posts = 0;
         let sent = self.transmit_guarded(shared, &mut guard);
         Turn { received, sent }
+    }
+
+    /// Reads whatever waits, before a timer acts: we may have been descheduled, and it may be the
+    /// very answer whose absence the timer would punish.
+    fn drain(&mut self, shared: &Shared, guard: &mut Option<Guard>) -> usize {
+        let mut received = 0;
+        for _ in 0..DRAIN_ROUNDS_MAX {
+            if let Some(link) = &mut self.link {
+                link.look_everywhere();
+            }
+            let more = self.receive(shared, guard) + self.receive_forwarded(shared);
+            received += more;
+            if more == 0 {
+                break;
+            }
+        }
+        received
     }
 
     /// A program posts small requests one by one. The first leave at once, since it may wait for

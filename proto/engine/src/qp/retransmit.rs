@@ -1,6 +1,6 @@
 //! Going back: timers, NAKs and the two retry counts.
 
-use rocebud_objects::{Counter, NoteKind};
+use rocebud_objects::{Counter, Instant, NoteKind};
 use rocebud_wire::rnr_timer_ns;
 
 use super::Qp;
@@ -26,11 +26,10 @@ impl Qp {
 
     /// Starts (or restarts) the wait for an answer, if the queue pair has a timeout at all.
     pub(crate) fn arm_ack_timer<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
-        let timer = match self.attr.timeout {
+        self.sq.excused = false;
+        let timer = match self.ack_timeout_ns(cx) {
             0 => Timer::Off,
-            exponent => {
-                let nominal = limits::ACK_TIMEOUT_UNIT_NS << exponent.min(31);
-                let nominal = nominal.max(cx.core.cfg.ack_timeout_min_ns);
+            nominal => {
                 let backoff = self.sq.timeouts.min(limits::TIMEOUT_BACKOFF_SHIFT_MAX);
                 Timer::Ack {
                     deadline: cx.now + (nominal << backoff),
@@ -40,13 +39,40 @@ impl Qp {
         self.set_timer(timer, cx);
     }
 
+    /// The nominal local ACK timeout; 0 = never.
+    fn ack_timeout_ns<E: Env>(&self, cx: &Cx<'_, E>) -> u64 {
+        match self.attr.timeout {
+            0 => 0,
+            exponent => {
+                let nominal = limits::ACK_TIMEOUT_UNIT_NS << exponent.min(31);
+                nominal.max(cx.core.cfg.ack_timeout_min_ns)
+            }
+        }
+    }
+
     pub(crate) fn on_timer<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
         let timer = core::mem::take(&mut self.sq.timer);
         match timer {
             Timer::Off => {}
             Timer::Rnr { .. } => cx.core.ready.push(self.index),
+            Timer::Ack { deadline } if self.excuses(deadline, cx) => {}
             Timer::Ack { .. } => self.on_ack_timeout(cx),
         }
+    }
+
+    /// A timer that runs much too late says that this process had no turn for as long; on the same
+    /// machine its peer may have had none either. It waits as long again, once, and one nominal
+    /// timeout at most.
+    fn excuses<E: Env>(&mut self, deadline: Instant, cx: &mut Cx<'_, E>) -> bool {
+        let nominal = self.ack_timeout_ns(cx);
+        let late = cx.now.ns_since(deadline);
+        if self.sq.excused || late <= nominal / limits::TIMER_LATE_PARTS {
+            return false;
+        }
+        let deadline = cx.now + late.min(nominal);
+        self.sq.excused = true;
+        self.set_timer(Timer::Ack { deadline }, cx);
+        true
     }
 
     fn on_ack_timeout<E: Env>(&mut self, cx: &mut Cx<'_, E>) {

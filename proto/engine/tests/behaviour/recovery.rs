@@ -132,6 +132,42 @@ fn a_dead_peer_is_reported_after_retry_cnt_retries_within_one_to_four_timeouts_e
     }
 }
 
+/// A process that was descheduled finds its timer long past due. Its peer may have had no turn
+/// either: what it did in that time is not yet known.
+#[test]
+fn a_timer_that_runs_late_waits_once_more_before_it_acts() {
+    let nominal = 4096_u64 << 14;
+    for (late, sent) in [(nominal / 16, 2), (nominal / 2, 1), (30 * nominal, 1)] {
+        let mut pair = Pair::rc();
+        pair.recv(1, 5, &[sge(FAR, 64)]).unwrap();
+        pair.rule(|f| {
+            if f.from == 0 {
+                Fate::Drop
+            } else {
+                Fate::Deliver
+            }
+        });
+        pair.post(0, wr(0, SendOp::Send, &[sge(START, 64)]))
+            .unwrap();
+        pair.transmit(0);
+        let tick = |pair: &mut Pair, ns: u64| {
+            pair.now = pair.now + ns;
+            let now = pair.now;
+            let side = &mut pair.side[0];
+            side.node.on_timeout(now, &mut side.world);
+            pair.transmit(0);
+            pair.log.len()
+        };
+        assert_eq!(tick(&mut pair, nominal + late), sent, "late by {late}");
+        if sent == 1 {
+            let excuse = late.min(nominal);
+            assert_eq!(tick(&mut pair, excuse - 1), 1, "as long as it was late");
+            assert_eq!(tick(&mut pair, nominal), 2, "once, however late");
+            assert_eq!(tick(&mut pair, 3 * nominal), 2, "each retry has its own");
+        }
+    }
+}
+
 #[test]
 fn timeout_zero_never_fires() {
     let mut pair = Pair::new(Setup {
