@@ -26,6 +26,11 @@ pub struct NodeConfig {
     /// Floor of the local ACK timeout in nanoseconds; hardware has one too. Processes get
     /// descheduled for milliseconds, and that is not a loss.
     pub ack_timeout_min_ns: u64,
+    /// Bytes (payload plus a charge per packet) of UC and UD packets that may wait for receives to
+    /// be posted, all queue pairs together. 0 = none wait.
+    pub park_bytes_max: u64,
+    /// How long each of them waits, in nanoseconds.
+    pub park_ns: u64,
     /// Most READs and atomics outstanding that a queue pair may be given, each way.
     pub max_rd_atomic: u8,
 }
@@ -41,6 +46,8 @@ impl Default for NodeConfig {
             ack_request_every_packets: 16,
             quantum_packets: 64,
             ack_timeout_min_ns: 5_000_000,
+            park_bytes_max: 32 << 20,
+            park_ns: 1_000_000_000,
             max_rd_atomic: limits::RD_ATOMIC_MAX,
         }
     }

@@ -20,6 +20,8 @@ pub(crate) struct Core {
     /// Bytes of READ responses asked for: our own receive buffer.
     pub(crate) reads: Window,
     pub(crate) timers: Timers,
+    /// Bytes of packets that wait for receives.
+    pub(crate) parked_bytes: u64,
     pub(crate) ready: Ready,
     /// Queues that overran and whose queue pairs have not been told yet.
     pub(crate) failed_cqs: Vec<CqId>,

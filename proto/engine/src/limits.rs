@@ -40,6 +40,10 @@ pub const READ_CHUNK_PACKETS_MAX: u32 = 1 << 14;
 /// this is a fair mean between single datagrams (768) and merged ones (next to nothing).
 pub const PACKET_COST_BYTES: u64 = 512;
 
+/// What a packet that waits for a receive costs beyond its payload: what is kept beside it, and
+/// the allocator's share.
+pub const PARKED_COST_BYTES: u64 = 256;
+
 /// Datagram receives begin with room for a global route header.
 pub const GRH_BYTES: u64 = 40;
 

@@ -321,7 +321,10 @@ impl Node {
     /// # Errors
     /// EINVAL: unknown, or too many SGEs. ENOMEM: full.
     pub fn post_srq_recv(&mut self, id: SrqId, wr: RecvWr) -> Result<(), Misuse> {
-        self.core.srqs.get_mut(&id).ok_or(NO_SRQ)?.post(wr)
+        let srq = self.core.srqs.get_mut(&id).ok_or(NO_SRQ)?;
+        srq.post(wr)?;
+        srq.wake(&mut self.core.ready);
+        Ok(())
     }
 
     // ---- work requests

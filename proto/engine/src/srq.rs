@@ -1,8 +1,11 @@
 //! Shared receive queues: first in, first out, with a limit that fires once.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use rocebud_objects::{AttrMask, Misuse, PdId, RecvWr, SrqAttr, SrqInit};
+
+use crate::ready::{Index, Ready};
 
 /// Bits of `enum ibv_srq_attr_mask`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,6 +35,8 @@ pub(crate) struct Srq {
     queue: VecDeque<RecvWr>,
     /// Queue pairs attached.
     pub(crate) users: u32,
+    /// Queue pairs with packets that wait for a receive, each once.
+    waiting: Vec<Index>,
 }
 
 impl Srq {
@@ -41,6 +46,7 @@ impl Srq {
             attr: init.attr,
             queue: VecDeque::with_capacity(init.attr.max_wr.min(4096) as usize),
             users: 0,
+            waiting: Vec::new(),
         }
     }
 
@@ -100,6 +106,20 @@ impl Srq {
     /// A receive that was taken and not used, because its queue pair went away.
     pub(crate) fn give_back(&mut self, wr: RecvWr) {
         self.queue.push_front(wr);
+    }
+
+    /// `index` is to be tried when a receive is posted.
+    pub(crate) fn wait(&mut self, index: Index) {
+        if !self.waiting.contains(&index) {
+            self.waiting.push(index);
+        }
+    }
+
+    /// Lets who waits try.
+    pub(crate) fn wake(&mut self, ready: &mut Ready) {
+        for index in self.waiting.drain(..) {
+            ready.push(index);
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

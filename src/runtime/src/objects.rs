@@ -224,6 +224,10 @@ impl Runtime {
             let done = wr.and_then(|wr| core.node.post_srq_recv(id, wr));
             done.map_err(|misuse| PostError { posted, misuse })?;
         }
+        // Messages may have waited for these receives, and the program may go to sleep now.
+        if core.node.wants_transmit() {
+            self.kick(&mut core);
+        }
         Ok(())
     }
 

@@ -139,6 +139,7 @@ impl Qp {
             self.resp.answers.clear();
         }
         self.flush_sends(cause, cx);
+        self.drop_all_parked(cx);
         if let Some(held) = self.held.take() {
             self.complete_recv_error(held.wr.wr_id, cause, cx);
         }
@@ -200,6 +201,7 @@ impl Qp {
         if let Some(peer) = self.peer.take() {
             cx.core.peers.detach(peer);
         }
+        self.drop_all_parked(cx);
         if let Some(held) = self.held.take()
             && let Some(srq) = self.init.srq.and_then(|id| cx.core.srqs.get_mut(&id))
         {

@@ -5,7 +5,8 @@
 //! * `sq`: the send queue; `requester`: packets out of it; `completer`: answers to them;
 //!   `retransmit`: going back; `local`: what needs no packet; `uc`, `ud`: the unreliable services.
 //! * `responder`: order of the peer's requests; `execute`: carrying them out; `replay`:
-//!   duplicates; `answers`: what goes back; `receive`: receive requests in use.
+//!   duplicates; `answers`: what goes back; `receive`: receive requests in use; `parked`:
+//!   unreliable messages that wait for one.
 //! * `flush`: errors and the end of a queue pair.
 
 mod answers;
@@ -14,6 +15,7 @@ mod execute;
 mod flush;
 mod local;
 mod modify;
+mod parked;
 mod post;
 mod receive;
 mod replay;
@@ -39,6 +41,7 @@ use crate::node::{RxMeta, Transmit};
 use crate::peers::PeerId;
 use crate::ready::Index;
 
+use parked::Parked;
 use receive::Held;
 use responder::Responder;
 use sq::SendQueue;
@@ -71,6 +74,8 @@ pub(crate) struct Qp {
     rq: VecDeque<RecvWr>,
     /// The receive that a SEND is being written into.
     held: Option<Held>,
+    /// Packets of an unreliable service that wait for a receive.
+    parked: VecDeque<Parked>,
     resp: Responder,
     /// SQD was asked for and its event has not been raised.
     draining: bool,
@@ -98,6 +103,7 @@ impl Qp {
             sq: SendQueue::default(),
             rq: VecDeque::with_capacity(if init.srq.is_some() { 0 } else { ring }),
             held: None,
+            parked: VecDeque::new(),
             resp: Responder::default(),
             draining: false,
             half: Half::default(),
@@ -115,6 +121,7 @@ impl Qp {
     pub(crate) fn is_idle(&self) -> bool {
         let waiting = self.sq.fails_later() || self.state == QpState::Sqd && self.sq.drained();
         self.resp.answers.is_empty()
+            && self.parked.is_empty()
             && !self.sq.outstanding()
             && (!self.sq.has_work() || waiting)
             && self.sq.timer == sq::Timer::Off
@@ -148,8 +155,7 @@ impl Qp {
         match self.init.qp_type {
             QpType::Rc if pkt.info.operation.is_response() => self.on_response(pkt, cx),
             QpType::Rc => self.on_request(pkt, cx),
-            QpType::Uc => self.on_uc_request(pkt, cx),
-            QpType::Ud => self.on_datagram(rx, pkt, cx),
+            QpType::Uc | QpType::Ud => self.on_unreliable(rx, pkt, cx),
         }
     }
 
@@ -196,6 +202,9 @@ impl Qp {
         buf: &mut [u8],
         cx: &mut Cx<'_, E>,
     ) -> Option<Transmit> {
+        if !self.parked.is_empty() {
+            self.unpark(cx);
+        }
         if self.burst >= cx.core.cfg.quantum_packets.max(1) {
             self.switch_half();
         }

@@ -140,6 +140,9 @@ impl Qp {
             return Ok(());
         }
         self.rq.push_back(wr);
+        if !self.parked.is_empty() {
+            self.unpark(cx);
+        }
         Ok(())
     }
 

@@ -60,6 +60,17 @@ impl Qp {
         })
     }
 
+    /// Check only: which counter a datagram goes to that no receive could help.
+    pub(crate) fn accepts_datagram(&self, pkt: &Packet<'_>) -> Result<(), Counter> {
+        if pkt.ext.deth.is_none_or(|deth| deth.qkey != self.attr.qkey) {
+            Err(Counter::DropBadQkey)
+        } else if pkt.payload.len() > self.port_mtu.bytes() as usize {
+            Err(Counter::DropRefused)
+        } else {
+            Ok(())
+        }
+    }
+
     /// PSNs are not looked at. Whatever does not fit is dropped; the receive stays for the next.
     pub(crate) fn on_datagram<E: Env>(
         &mut self,
@@ -67,12 +78,8 @@ impl Qp {
         pkt: &Packet<'_>,
         cx: &mut Cx<'_, E>,
     ) {
-        let Some(deth) = pkt.ext.deth else { return };
-        if deth.qkey != self.attr.qkey {
-            return cx.count(Counter::DropBadQkey);
-        }
-        if pkt.payload.len() > self.port_mtu.bytes() as usize {
-            return cx.count(Counter::DropRefused);
+        if let Err(drop) = self.accepts_datagram(pkt) {
+            return cx.count(drop);
         }
         let bytes = GRH_BYTES + pkt.payload.len() as u64;
         if !self.hold_receive(cx) {

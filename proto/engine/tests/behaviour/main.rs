@@ -10,6 +10,7 @@ mod errors;
 mod moves;
 mod operations;
 mod pair;
+mod parked;
 mod recovery;
 mod sharing;
 mod unreliable;
