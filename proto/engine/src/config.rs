@@ -75,4 +75,8 @@ pub enum Planted {
     LostLastAckNeverRecovered,
     /// The last send request is flushed twice.
     DoubleFlush,
+    /// A bind that is flushed stays in force.
+    FlushedBindStays,
+    /// A bind is carried out again when earlier packets are sent again.
+    BindRepeated,
 }

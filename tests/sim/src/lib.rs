@@ -16,4 +16,4 @@ mod world;
 pub use plan::{EndPlan, HostPlan, Incident, LinkPlan, Options, Plan, ReceivePlan};
 pub use runner::{Failure, run_many, run_seed, run_with};
 pub use violation::{Checker, Verdict, Violation};
-pub use world::{Report, World};
+pub use world::{Report, Shown, World};

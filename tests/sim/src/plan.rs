@@ -45,6 +45,8 @@ pub struct Plan {
     pub weather_ns: u64,
     /// Hosts stand still at most so long.
     pub freeze_ns_max: u64,
+    /// Programs of reliable connections lend each other memory windows.
+    pub windows: bool,
 }
 
 /// A host.
@@ -166,7 +168,22 @@ pub enum Incident {
     Unmap,
     /// SEND that invalidates a key which cannot be invalidated.
     BadInvalidate,
+    /// Bind that breaks a rule.
+    BadBind,
+    /// WRITE that begins inside a window of the peer's and ends beyond it.
+    PastWindow,
+    /// WRITE through a key that a window of the peer's does not have now.
+    StaleWindow,
+    /// The peer's window closed under the traffic.
+    CloseWindow,
 }
+
+const WINDOW_INCIDENTS: [Incident; 4] = [
+    Incident::BadBind,
+    Incident::PastWindow,
+    Incident::StaleWindow,
+    Incident::CloseWindow,
+];
 
 const INCIDENTS: [Incident; 15] = [
     Incident::BadRkey,
@@ -200,8 +217,9 @@ impl Plan {
         } else {
             Vec::new()
         };
-        Self {
+        let mut plan = Self {
             seed,
+            windows: false,
             links,
             datagrams,
             faults: faults(&mut rng, options.faults_percent_max),
@@ -210,6 +228,23 @@ impl Plan {
             weather_ns: rng.pick(&[0, 50_000, 5_000_000]),
             freeze_ns_max: rng.pick(&[0, 100_000, 8_000_000]),
             hosts,
+        };
+        plan.draw_windows();
+        plan
+    }
+
+    /// Windows, from a stream of their own.
+    fn draw_windows(&mut self) {
+        let mut rng = Rng::new(self.seed).fork(0x3d);
+        self.windows = rng.percent(50);
+        if !self.windows {
+            return;
+        }
+        for end in self.links.iter_mut().flat_map(|link| &mut link.ends) {
+            if rng.percent(40) {
+                let when = rng.below(u64::from(end.budget) + 1) as u32;
+                end.incidents.push((when, rng.pick(&WINDOW_INCIDENTS)));
+            }
         }
     }
 

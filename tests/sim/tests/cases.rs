@@ -67,6 +67,7 @@ fn ten_thousand_mixed_operations(loss_percent: u32) {
         latency_ns: 5000,
         weather_ns: 0,
         freeze_ns_max: 0,
+        windows: false,
     };
     let done = World::new(plan, Options::default()).and_then(|mut world| world.run());
     match done {

@@ -73,6 +73,18 @@ fn a_double_flush_is_found() {
 }
 
 #[test]
+fn a_flushed_bind_that_stays_is_found() {
+    let plant = in_engines(Planted::FlushedBindStays);
+    caught("flushed bind", &[Checker::Sends], plant);
+}
+
+#[test]
+fn a_bind_carried_out_twice_is_found() {
+    let plant = in_engines(Planted::BindRepeated);
+    caught("bind again", &[Checker::Sends], plant);
+}
+
+#[test]
 fn a_byte_written_past_a_region_is_found() {
     caught("byte past region", &[Checker::Canaries], |world| {
         for host in 0..world.hosts() {

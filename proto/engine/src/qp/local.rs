@@ -67,8 +67,26 @@ impl Qp {
         true
     }
 
+    /// The planted fault of its name, at the request that the cursor is in.
+    #[cfg(feature = "planted")]
+    pub(crate) fn repeat_bind<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
+        let (scope, again) = (self.scope(), self.sq.cursor < self.sq.nxt);
+        if let Some(wqe) = self.sq.current()
+            && let SendOp::BindMw { bind } = wqe.wr.op
+            && again
+            && cx.planted(crate::config::Planted::BindRepeated)
+        {
+            cx.env.unbind_window(bind.rkey);
+            let _ = cx.env.bind_window(scope, &bind);
+        }
+    }
+
     /// A request ends without success: what it did already is undone.
     pub(crate) fn undo_local<E: Env>(wqe: &Wqe, cx: &mut Cx<'_, E>) {
+        #[cfg(feature = "planted")]
+        if cx.planted(crate::config::Planted::FlushedBindStays) {
+            return;
+        }
         if let SendOp::BindMw { bind } = wqe.wr.op
             && wqe.started
         {

@@ -35,6 +35,8 @@ impl Qp {
                 return None;
             }
             if wqe.started && cursor >= wqe.end() {
+                #[cfg(feature = "planted")]
+                self.repeat_bind(cx);
                 self.sq.cur += 1;
                 continue;
             }

@@ -8,6 +8,7 @@ use rocebud_objects::{Wc, WcOpcode, WcStatus};
 use rocebud_wire::{QKey, Qpn, RKey};
 
 use crate::violation::{Checker, Verdict, Violation};
+use crate::world::Shown;
 
 /// What a posted request does, as far as a checker must know.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +38,8 @@ pub enum Action {
     },
     /// Invalidates a key of our own.
     LocalInv { key: u32 },
+    /// Binds a memory window.
+    Bind { window: RKey, shown: Shown },
     /// A datagram; the receiver takes it only if the Q_Key is its own.
     Datagram { to: usize, qkey: QKey },
     /// Posted to a queue pair that cannot execute it any more.
@@ -79,6 +82,8 @@ pub struct Posted {
     pub opcode: WcOpcode,
     /// Byte count of its completion, where it means anything.
     pub byte_len: Option<u32>,
+    /// Window of the peer's that it goes through.
+    pub window: Option<RKey>,
     /// Local pieces, source or sink, in order of the list.
     pub pieces: Vec<Span>,
     /// Set if it must fail.
@@ -103,6 +108,8 @@ pub struct Tolerance {
     pub flush: bool,
     /// The peer's region was taken away: how its use ends.
     pub access: Option<WcStatus>,
+    /// Its own region was taken away, and binds to it fail.
+    pub bind: bool,
 }
 
 /// The send queue as an application remembers it.
@@ -213,6 +220,9 @@ impl SendLedger {
             WcStatus::WrFlushErr => self.failed || tolerance.flush,
             _ if self.failed => false,
             WcStatus::RetryExcErr => tolerance.retry_exceeded,
+            WcStatus::MwBindErr if tolerance.bind => {
+                matches!(posted.action, Action::Bind { .. } | Action::Marker)
+            }
             status if tolerance.access == Some(status) => posted.action.uses_target(),
             status => posted.fatal.is_some_and(|f| f.requester.contains(&status)),
         };

@@ -1,12 +1,12 @@
 //! Connections that are set up, broken and set up again.
 
-use rocebud_objects::{Access, AttrMask, QpAttr, QpState, QpType, WcOpcode, WcStatus};
+use rocebud_objects::{AttrMask, QpAttr, QpState, QpType, WcOpcode, WcStatus};
 use rocebud_objects::{Payload, Remote, SendOp};
 use rocebud_wire::RKey;
 
 use super::alarm::Alarm;
 use super::request::{Local, Request, sges};
-use super::{World, pd, refused};
+use super::{TARGET, World, pd, refused};
 use crate::check::sends::{Action, Fatal, Outcome};
 use crate::plan::Incident;
 use crate::setup::{self, ALL_REMOTE};
@@ -89,7 +89,7 @@ impl World {
     }
 
     /// Errors are to be expected from now on.
-    fn trouble(&mut self, index: usize) {
+    pub(crate) fn trouble(&mut self, index: usize) {
         if let Some(link) = self.ends[index].link {
             self.links[link].troubled = true;
             self.links[link].ever_troubled = true;
@@ -234,8 +234,7 @@ impl World {
         memory.set_unmapped(end.target_key, false);
         if memory.region(end.target_key).is_none() {
             let span = end.target.span;
-            let access = ALL_REMOTE | Access::LOCAL_WRITE;
-            end.target_key = memory.register(pd(end.host), span, span.addr, access);
+            end.target_key = memory.register(pd(end.host), span, span.addr, TARGET);
         }
     }
 
@@ -277,6 +276,7 @@ impl World {
         for posted in self.ends[index].sends.abandon() {
             self.ended(index, &posted, Outcome::Failed(WcStatus::WrFlushErr))?;
         }
+        self.windows_gone(index)?;
         self.ends[index].up = false;
         // The event may have been raised already and wait to be read.
         let draining = std::mem::take(&mut self.ends[index].draining);
@@ -328,6 +328,7 @@ impl World {
                 Ok(())
             }
             Incident::BadInvalidate => self.bad_invalidate(index),
+            Incident::CloseWindow => self.close_window(index),
             _ => self.bad_request(index, incident),
         }
     }
@@ -358,6 +359,12 @@ impl World {
     }
 
     fn bad_request_of(&mut self, index: usize, incident: Incident) -> Option<(Request, Fatal)> {
+        if matches!(
+            incident,
+            Incident::BadBind | Incident::PastWindow | Incident::StaleWindow
+        ) {
+            return self.bad_window_request(index, incident);
+        }
         let end = &self.ends[index];
         let peer = &self.ends[end.peer];
         let (span, key, readonly) = (peer.target.span, peer.target_key, peer.readonly_key);
@@ -434,6 +441,7 @@ impl World {
             WcStatus::RemOpErr
         } else {
             memory.deregister(key);
+            self.windows_revoked(peer);
             WcStatus::RemAccessErr
         };
         if let Some(link) = self.ends[index].link {

@@ -9,6 +9,7 @@ mod program;
 mod request;
 mod ring;
 mod weather;
+mod window;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -33,6 +34,8 @@ use alarm::Alarm;
 use link::LinkState;
 use pool::{Pool, PoolInit, SPARE};
 use ring::Ring;
+use window::Lent;
+pub use window::Shown;
 
 /// Steps after which a run counts as a livelock.
 const STEPS_MAX: u64 = 5_000_000;
@@ -88,6 +91,8 @@ pub(crate) struct End {
     pub(crate) incidents: VecDeque<(u32, Incident)>,
     /// Keys of sinks that LOCAL_INV may take.
     pub(crate) sink_keys: VecDeque<u32>,
+    /// Memory windows.
+    pub(crate) windows: Vec<Lent>,
     /// Last value seen of a shared word.
     pub(crate) last_word: u64,
 }
@@ -398,7 +403,7 @@ impl World {
         });
         let ring = u64::from(plan.message_max) * 4 + 4096;
         let (local, local_key) = self.region(host, ring, 1, Access::LOCAL_WRITE);
-        let access = ALL_REMOTE | Access::LOCAL_WRITE;
+        let access = TARGET;
         let (target, target_key) = self.region(host, u64::from(plan.target), 8, access);
         let memory = &mut self.fabric.host_mut(host).env.memory;
         let readonly_key = memory.register(pd(host), target, target.addr, Access::REMOTE_READ);
@@ -434,10 +439,12 @@ impl World {
             receive_error: None,
             last_wqe: 0,
             sink_keys: VecDeque::new(),
+            windows: Vec::new(),
             last_word: 0,
             plan,
         };
         self.ends.push(end);
+        self.add_windows(index);
         self.create_qp(index)
     }
 
@@ -513,6 +520,9 @@ impl World {
         bytes
     }
 }
+
+/// What target regions are registered for.
+pub(crate) const TARGET: Access = ALL_REMOTE.union(Access::LOCAL_WRITE).union(Access::MW_BIND);
 
 /// Protection domain of a host.
 pub(crate) const fn pd(host: HostId) -> PdId {

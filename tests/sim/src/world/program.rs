@@ -9,6 +9,7 @@ use rocebud_wire::{QKey, RKey};
 
 use super::alarm::Alarm;
 use super::request::{Request, sges};
+use super::window::close_request;
 use super::{World, pd, pool::GRH_BYTES};
 use crate::check::receives::{Datagram, Message};
 use crate::check::sends::Action;
@@ -29,6 +30,7 @@ enum Kind {
     AtomicWrite,
     Flush,
     LocalInv,
+    Bind,
 }
 
 const RC_MIX: &[(u32, Kind)] = &[
@@ -44,6 +46,9 @@ const RC_MIX: &[(u32, Kind)] = &[
     (4, Kind::Flush),
     (3, Kind::LocalInv),
 ];
+
+/// Of a hundred requests of an end with windows, so many are about them.
+const WINDOW_PERCENT: u32 = 12;
 
 const UC_MIX: &[(u32, Kind)] = &[
     (3, Kind::Send),
@@ -100,6 +105,8 @@ impl World {
             QpType::Uc => draw(UC_MIX, &mut end.rng),
             QpType::Ud => draw(UD_MIX, &mut end.rng),
         };
+        let windows = !end.windows.is_empty() && end.rng.percent(WINDOW_PERCENT);
+        let kind = if windows { Kind::Bind } else { kind };
         let fence = end.kind == QpType::Rc && end.rng.percent(15);
         let request = match kind {
             _ if end.kind == QpType::Ud => self.datagram(index, kind),
@@ -113,10 +120,15 @@ impl World {
                 Some(request) => Some(request),
                 None => self.read(index),
             },
+            Kind::Bind => match self.bind(index) {
+                Some(request) => Some(request),
+                None => self.send(index, Kind::SendInv),
+            },
         };
         let Some(mut request) = request else {
             return Ok(false);
         };
+        let fence = fence || request.fence;
         request.flags.set(SendFlags::FENCE, fence);
         self.post(index, request)?;
         self.ends[index].posted += 1;
@@ -148,13 +160,17 @@ impl World {
         let pieces = end.plan.sge_max;
         let local = self.source(index, len, pieces)?;
         let mut message = self.next_message(index, len);
+        let mut fence = false;
         let op = match kind {
             Kind::SendImm => {
                 message.imm = Some(imm);
                 SendOp::SendImm { imm }
             }
             Kind::SendInv => {
-                let rkey = self.peer_window(peer);
+                // A READ that must be asked for again still needs its window: the fence.
+                let lent = self.give_back_key(index);
+                fence = lent.is_some();
+                let rkey = lent.unwrap_or_else(|| self.peer_window(peer));
                 message.inv = Some(rkey);
                 SendOp::SendInv { rkey }
             }
@@ -163,6 +179,7 @@ impl World {
         let mut request = Request::new(op, WcOpcode::Send, Action::Send, local);
         request.flags.set(SendFlags::SOLICITED, message.solicited);
         request.message = Some((peer, message));
+        request.fence = fence;
         Some(request)
     }
 
@@ -174,8 +191,18 @@ impl World {
         RKey(memory.register_window(pd(host), span, Access::REMOTE_READ, qpn))
     }
 
-    /// A place in the peer's target region for `len` bytes, often at its very end.
-    fn place(&mut self, index: usize, len: u64, align: u64) -> (u64, Remote) {
+    /// A place in the peer's target region for `len` bytes, often at its very end, or behind one
+    /// of its windows: offset, what to name, and the window.
+    fn place(
+        &mut self,
+        index: usize,
+        len: u64,
+        align: u64,
+        need: Access,
+    ) -> (u64, Remote, Option<RKey>) {
+        if let Some((offset, remote)) = self.lent_place(index, len, align, need) {
+            return (offset, remote, Some(remote.rkey));
+        }
         let peer = self.ends[index].peer;
         let (span, rkey) = (self.ends[peer].target.span, self.ends[peer].target_key);
         let room = span.len - len;
@@ -190,7 +217,7 @@ impl World {
             addr: span.addr + offset,
             rkey: RKey(rkey),
         };
-        (offset, remote)
+        (offset, remote, None)
     }
 
     fn write(&mut self, index: usize, kind: Kind) -> Option<Request> {
@@ -200,7 +227,8 @@ impl World {
         let max = end.plan.message_max.min(self.ends[peer].plan.target);
         let len = size(&mut self.ends[index].rng, max);
         let local = self.source(index, len, pieces)?;
-        let (offset, mut remote) = self.place(index, u64::from(len), 1);
+        let need = Access::REMOTE_WRITE;
+        let (offset, mut remote, window) = self.place(index, u64::from(len), 1, need);
         if len == 0 && self.ends[index].rng.percent(50) {
             // Neither key nor address of an empty write are checked.
             remote.rkey = RKey(self.ends[index].rng.next_u32());
@@ -219,6 +247,7 @@ impl World {
             SendOp::Write { remote }
         };
         let mut request = Request::new(op, WcOpcode::RdmaWrite, action, local);
+        request.window = window;
         if with_imm {
             let mut message = self.next_message(index, len);
             message.imm = Some(imm);
@@ -235,7 +264,8 @@ impl World {
         let max = end.plan.message_max.min(self.ends[end.peer].plan.target);
         let len = size(&mut self.ends[index].rng, max);
         let mut local = self.sink(index, len, pieces)?;
-        let (offset, remote) = self.place(index, u64::from(len), 1);
+        let need = Access::REMOTE_READ;
+        let (offset, remote, window) = self.place(index, u64::from(len), 1, need);
         let end = &mut self.ends[index];
         if len > 0 && end.sink_keys.len() < 4 && end.rng.percent(20) {
             // A key of its own for this sink, so that LOCAL_INV has something to take.
@@ -251,6 +281,7 @@ impl World {
         };
         let mut request = Request::new(SendOp::Read { remote }, WcOpcode::RdmaRead, action, local);
         request.byte_len = Some(len);
+        request.window = window;
         Some(request)
     }
 
@@ -293,10 +324,12 @@ impl World {
 
     fn atomic_write(&mut self, index: usize) -> Option<Request> {
         let local = self.source(index, 8, 1)?;
-        let (offset, remote) = self.place(index, 8, 8);
+        let (offset, remote, window) = self.place(index, 8, 8, Access::REMOTE_WRITE);
         let op = SendOp::AtomicWrite { remote };
         let action = Action::AtomicWrite { offset };
-        Some(Request::new(op, WcOpcode::AtomicWrite, action, local))
+        let mut request = Request::new(op, WcOpcode::AtomicWrite, action, local);
+        request.window = window;
+        Some(request)
     }
 
     fn flush(&mut self, index: usize) -> Request {
@@ -306,7 +339,8 @@ impl World {
         let length = rng.range(1, max) as u32;
         let whole_region = rng.percent(30);
         let placement = rng.pick(&[1, 2, 3]);
-        let (_, remote) = self.place(index, u64::from(length), 1);
+        let need = Access::FLUSH_GLOBAL;
+        let (_, remote, _) = self.place(index, u64::from(length), 1, need);
         let op = SendOp::Flush {
             remote,
             length,
@@ -328,6 +362,9 @@ impl World {
     }
 
     fn local_inv(&mut self, index: usize) -> Option<Request> {
+        if let Some(rkey) = self.take_back(index) {
+            return Some(close_request(rkey));
+        }
         let key = self.ends[index].sink_keys.pop_front()?;
         let op = SendOp::LocalInv { rkey: RKey(key) };
         let action = Action::LocalInv { key };

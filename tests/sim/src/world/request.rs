@@ -4,7 +4,7 @@ use rocebud_fabric::{Span, fill};
 use rocebud_objects::{
     AtomicOp, Misuse, Payload, SendFlags, SendOp, SendWr, Sge, SgeList, UdAddress, WcOpcode,
 };
-use rocebud_wire::LKey;
+use rocebud_wire::{LKey, RKey};
 
 use super::ring::cut;
 use super::{World, refused};
@@ -28,6 +28,10 @@ pub(crate) struct Request {
     pub(crate) message: Option<(usize, Message)>,
     pub(crate) atomic: Option<AtomicOp>,
     pub(crate) fatal: Option<Fatal>,
+    /// Window of the peer's that it goes through.
+    pub(crate) window: Option<RKey>,
+    /// Must wait for the READs before it.
+    pub(crate) fence: bool,
 }
 
 impl Request {
@@ -44,6 +48,8 @@ impl Request {
             message: None,
             atomic: None,
             fatal: None,
+            window: None,
+            fence: false,
         }
     }
 }
@@ -148,6 +154,7 @@ impl World {
             action: request.action.clone(),
             opcode: request.opcode,
             byte_len: request.byte_len,
+            window: request.window,
             pieces: request.pieces.clone(),
             fatal: request.fatal,
         };
@@ -226,6 +233,7 @@ impl World {
             action: Action::Marker,
             opcode: WcOpcode::Send,
             byte_len: None,
+            window: None,
             pieces: Vec::new(),
             fatal: None,
         };
