@@ -178,7 +178,8 @@ pub enum Incident {
     CloseWindow,
 }
 
-const WINDOW_INCIDENTS: [Incident; 4] = [
+/// Incidents about windows.
+pub(crate) const WINDOW_INCIDENTS: [Incident; 4] = [
     Incident::BadBind,
     Incident::PastWindow,
     Incident::StaleWindow,

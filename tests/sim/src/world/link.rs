@@ -8,7 +8,7 @@ use super::alarm::Alarm;
 use super::request::{Local, Request, sges};
 use super::{TARGET, World, pd, refused};
 use crate::check::sends::{Action, Fatal, Outcome};
-use crate::plan::Incident;
+use crate::plan::{Incident, WINDOW_INCIDENTS};
 use crate::setup::{self, ALL_REMOTE};
 use crate::violation::{Checker, Verdict, Violation};
 
@@ -341,7 +341,12 @@ impl World {
         if !possible || full {
             return Ok(());
         }
-        let Some((mut request, fatal)) = self.bad_request_of(index, incident) else {
+        let request = if WINDOW_INCIDENTS.contains(&incident) {
+            self.bad_window_request(index, incident)
+        } else {
+            self.bad_request_of(index, incident)
+        };
+        let Some((mut request, fatal)) = request else {
             return Ok(());
         };
         request.fatal = Some(fatal);
@@ -359,12 +364,6 @@ impl World {
     }
 
     fn bad_request_of(&mut self, index: usize, incident: Incident) -> Option<(Request, Fatal)> {
-        if matches!(
-            incident,
-            Incident::BadBind | Incident::PastWindow | Incident::StaleWindow
-        ) {
-            return self.bad_window_request(index, incident);
-        }
         let end = &self.ends[index];
         let peer = &self.ends[end.peer];
         let (span, key, readonly) = (peer.target.span, peer.target_key, peer.readonly_key);
