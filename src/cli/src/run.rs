@@ -28,15 +28,21 @@ pub(crate) fn run(args: RunArgs) -> Result<(), Failure> {
         command.env("ROCEBUD_DAEMON", &exe);
     }
     let shim = lib.join("rocebud-shim.so");
-    if shim.is_file() {
+    let shimmed = shim.is_file();
+    if shimmed {
         command.env("LD_PRELOAD", prefixed(&shim, "LD_PRELOAD"));
     }
-    show_sysfs(&mut command, &devices, args.ns)?;
+    show_sysfs(&mut command, &devices, args.ns, shimmed)?;
     Err(not_run(name, &command.exec()))
 }
 
-/// Shows the sysfs tree to the program. Only `--ns` insists on it.
-fn show_sysfs(command: &mut Command, devices: &[DeviceInfo], ns: bool) -> Result<(), Failure> {
+/// Shows the sysfs tree to the program, if there is a way. Only `--ns` insists on it.
+fn show_sysfs(
+    command: &mut Command,
+    devices: &[DeviceInfo],
+    ns: bool,
+    shimmed: bool,
+) -> Result<(), Failure> {
     let tree = sysfs::run_directory().and_then(|dir| {
         sysfs::write(&dir, devices)?;
         Ok(dir)
@@ -55,8 +61,9 @@ fn show_sysfs(command: &mut Command, devices: &[DeviceInfo], ns: bool) -> Result
     if ns {
         return namespace::enter(&tree);
     }
-    // The shim reads it.
-    command.env("ROCEBUD_SYSFS", &tree);
+    if shimmed {
+        command.env("ROCEBUD_SYSFS", &tree);
+    }
     Ok(())
 }
 
