@@ -85,8 +85,7 @@ impl Devices {
 
     /// Brings everything up to date with the picture and the time. True if the list changed.
     pub(crate) fn refresh(&mut self, picture: &Picture, now: Now, speed: SpeedOf<'_>) -> bool {
-        self.ports
-            .retain(|ifindex, _| picture.links().any(|l| l.ifindex == *ifindex));
+        self.ports.retain(|ifindex, _| picture.has(*ifindex));
         let mut list = Vec::new();
         for link in picture.links() {
             // What was a device stays one: a tunnel that loses its last address is DOWN, not gone.
@@ -119,6 +118,7 @@ impl Devices {
     }
 
     /// No port is waiting for its addresses.
+    #[cfg(test)]
     pub(crate) fn is_settled(&self, now: Now) -> bool {
         self.deadline(now).is_none()
     }

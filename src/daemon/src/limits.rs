@@ -15,6 +15,14 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections of one ordinary user at a time, so that he cannot shut out the others.
 pub(crate) const CLIENTS_PER_USER_MAX: usize = 160;
 
+/// Slots that one ordinary user may hold: half of the positions that there are sockets for (see
+/// [`crate::group::POSITIONS_MAX`]).
+pub(crate) const SLOTS_PER_USER_MAX: usize = 256;
+
+/// Slot numbers that one ordinary user may hold or have resting: half of all. A program that starts
+/// and ends 150 times a second fits.
+pub(crate) const NUMBERS_PER_USER_MAX: usize = 2047;
+
 /// Requests taken from one client before the others have their turn.
 pub(crate) const REQUESTS_PER_TURN: usize = 16;
 

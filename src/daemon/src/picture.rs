@@ -59,6 +59,11 @@ impl Picture {
         self.links.values()
     }
 
+    /// The interface is there.
+    pub(crate) fn has(&self, ifindex: u32) -> bool {
+        self.links.contains_key(&ifindex)
+    }
+
     /// Addresses of an interface that may be used, in the order in which they came.
     pub(crate) fn usable(&self, ifindex: u32) -> impl Iterator<Item = IpAddr> + '_ {
         let fit = |a: &&Address| !a.is_tentative() && !a.is_duplicate() && is_unicast(a.ip);

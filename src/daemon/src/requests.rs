@@ -14,6 +14,7 @@ use crate::devices::SETTLE_MAX;
 use crate::group::NoSockets;
 use crate::limits::{CLIENTS_MAX, CLIENTS_PER_USER_MAX, REQUESTS_PER_TURN};
 use crate::server::{Events, Server, Token};
+use crate::slots::{NoNumber, TIME_WAIT};
 
 /// The client is to be dropped.
 #[derive(Debug)]
@@ -112,7 +113,7 @@ impl Server {
 
     fn answer_devices(&mut self, key: u64) -> Result<(), DropClient> {
         let now = self.now();
-        let settled = self.devices.is_settled(now);
+        let settled = self.refresh_at.is_none();
         let client = self.clients.get_mut(&key).ok_or(DropClient)?;
         client.wants_devices = Some(now + SETTLE_MAX);
         if settled {
@@ -171,8 +172,18 @@ impl Server {
             )));
         }
         let chance = random().map_err(|e| os("getting random numbers", e))?;
-        let number = self.slots.take(key, chance, now).ok_or_else(|| {
-            limit("the daemon has no slot left: end some programs that use verbs".to_owned())
+        let uid = client.ids.uid;
+        let number = self.slots.take(key, uid, chance, now).map_err(|why| {
+            limit(match why {
+                NoNumber::All => {
+                    "the daemon has no slot left: end some programs that use verbs".to_owned()
+                }
+                NoNumber::User => format!(
+                    "user {uid} has as many slots as one user may: end some programs that use \
+                     verbs, or wait {} s if many have just ended",
+                    TIME_WAIT.as_secs()
+                ),
+            })
         })?;
         let outcome = self.send_slot(key, number, chance);
         if outcome.is_err() {

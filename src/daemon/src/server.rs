@@ -163,6 +163,8 @@ pub(crate) struct Server {
     started: Instant,
     next_key: u64,
     look_again: Option<Now>,
+    /// When the devices change by themselves: somebody's waiting ends.
+    pub(crate) refresh_at: Option<Now>,
     accept_again: Option<Now>,
     /// When the last client that used verbs went; `None` before the first came.
     idle_since: Option<Now>,
@@ -210,6 +212,7 @@ impl Server {
             started: Instant::now(),
             next_key: 1,
             look_again: None,
+            refresh_at: None,
             accept_again: None,
             idle_since: None,
             stop: false,
@@ -324,6 +327,7 @@ impl Server {
         };
         for slot in self.slots.release(key, now) {
             let unread = self.group.close(slot);
+            self.slot0.count(rocebud_objects::Counter::RcvdPkts, unread);
             self.slot0.count(rocebud_objects::Counter::DropNoQp, unread);
         }
         if client.is_library() {
@@ -362,7 +366,8 @@ impl Server {
             log::debug("devices changed");
             self.for_each_client(Self::announce);
         }
-        if self.devices.is_settled(now) {
+        self.refresh_at = self.devices.deadline(now);
+        if self.refresh_at.is_none() {
             self.for_each_client(Self::answer_waiting);
         }
     }
@@ -388,6 +393,7 @@ impl Server {
                 Ok(dump) => self.picture = self.picture.replaced(&dump),
                 Err(error) => log::warn(&format!("listing interfaces: {error}")),
             }
+            self.refresh_at = Some(now);
         }
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;
@@ -395,7 +401,9 @@ impl Server {
                 .epoll
                 .modify(&self.listener.socket, Token::Listener, Events::IN);
         }
-        self.refresh();
+        if self.refresh_at.is_some_and(|at| at <= now) {
+            self.refresh();
+        }
         let silent = |c: &&Client| c.role.is_none() && now >= c.since + HELLO_WAIT;
         let silent: Vec<u64> = self
             .clients
@@ -429,10 +437,9 @@ impl Server {
     fn deadline(&self) -> Option<Now> {
         let silent = self.clients.values().filter(|c| c.role.is_none());
         let greeting = silent.map(|c| c.since + HELLO_WAIT).min();
-        let devices = self.devices.deadline(self.now());
         let waiting = self.clients.values().filter_map(|c| c.wants_devices).min();
         let all = [
-            devices,
+            self.refresh_at,
             self.look_again,
             self.accept_again,
             waiting,

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::devices::Now;
+use crate::limits::{NUMBERS_PER_USER_MAX, SLOTS_PER_USER_MAX};
 
 /// How long a number rests: well above the time for which a packet or a retransmission of the
 /// default timeouts (67 ms × 7) can linger.
@@ -27,33 +28,65 @@ enum State {
     TimeWait { until: Now },
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    /// User of its process: what rests counts as his too.
+    uid: u32,
+    state: State,
+}
+
+/// Why there is no number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoNumber {
+    /// The user has, or had a moment ago, as many as an ordinary user may.
+    User,
+    /// All are in use or rest.
+    All,
+}
+
 /// All numbers that are not free.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    used: BTreeMap<u16, State>,
+    used: BTreeMap<u16, Used>,
 }
 
 impl Slots {
-    /// Gives `owner` a free number, chosen by `chance`. `None` when all are in use or resting.
-    pub(crate) fn take(&mut self, owner: Owner, chance: u32, now: Now) -> Option<u16> {
+    /// Gives `owner`, a process of user `uid`, a free number, chosen by `chance`. An ordinary user
+    /// cannot take what all others need, neither by holding nor by coming and going.
+    pub(crate) fn take(
+        &mut self,
+        owner: Owner,
+        uid: u32,
+        chance: u32,
+        now: Now,
+    ) -> Result<u16, NoNumber> {
         self.expire(now);
+        if uid != 0 {
+            let theirs = || self.used.values().filter(|used| used.uid == uid);
+            let held = theirs().filter(|used| matches!(used.state, State::Owned(_)));
+            if held.count() >= SLOTS_PER_USER_MAX || theirs().count() >= NUMBERS_PER_USER_MAX {
+                return Err(NoNumber::User);
+            }
+        }
         let count = u32::from(LAST - FIRST) + 1;
         let start = chance % count;
         let number = |i: u32| FIRST + u16::try_from((start + i) % count).unwrap_or(0);
         let free = (0..count)
             .map(number)
-            .find(|n| !self.used.contains_key(n))?;
-        self.used.insert(free, State::Owned(owner));
-        Some(free)
+            .find(|n| !self.used.contains_key(n))
+            .ok_or(NoNumber::All)?;
+        let state = State::Owned(owner);
+        self.used.insert(free, Used { uid, state });
+        Ok(free)
     }
 
     /// Begins the time-wait of everything that `owner` had; returns the numbers.
     pub(crate) fn release(&mut self, owner: Owner, now: Now) -> Vec<u16> {
         let until = now + TIME_WAIT;
         let mut released = Vec::new();
-        for (number, state) in &mut self.used {
-            if *state == State::Owned(owner) {
-                *state = State::TimeWait { until };
+        for (number, used) in &mut self.used {
+            if used.state == State::Owned(owner) {
+                used.state = State::TimeWait { until };
                 released.push(*number);
             }
         }
@@ -67,24 +100,27 @@ impl Slots {
 
     /// Owner of a number.
     pub(crate) fn owner(&self, number: u16) -> Option<Owner> {
-        match self.used.get(&number) {
-            Some(State::Owned(owner)) => Some(*owner),
-            _ => None,
+        match self.used.get(&number)?.state {
+            State::Owned(owner) => Some(owner),
+            State::TimeWait { .. } => None,
         }
     }
 
     /// Numbers in use or resting: owner, and what is left of the rest.
     pub(crate) fn list(&self, now: Now) -> impl Iterator<Item = (u16, Option<Owner>, Duration)> {
-        let used = self.used.iter().map(move |(number, state)| match state {
-            State::Owned(owner) => (*number, Some(*owner), Duration::ZERO),
-            State::TimeWait { until } => (*number, None, until.saturating_sub(now)),
-        });
+        let used = self
+            .used
+            .iter()
+            .map(move |(number, used)| match used.state {
+                State::Owned(owner) => (*number, Some(owner), Duration::ZERO),
+                State::TimeWait { until } => (*number, None, until.saturating_sub(now)),
+            });
         used.filter(|(_, owner, left)| owner.is_some() || !left.is_zero())
     }
 
     fn expire(&mut self, now: Now) {
         self.used
-            .retain(|_, state| !matches!(state, State::TimeWait { until } if *until <= now));
+            .retain(|_, used| !matches!(used.state, State::TimeWait { until } if until <= now));
     }
 }
 

@@ -9,7 +9,8 @@ use rocebud_ctl::forward::{self, Header};
 use rocebud_ctl::messages::{Hello, Role, VERSION};
 use rocebud_ctl::page::QpIdentity;
 use rocebud_ctl::{
-    Client, ErrorKind, SlotGrant, SocketName, channel, control_socket, user_socket_name,
+    Client, ErrorKind, SlotGrant, SocketName, Unreachable, channel, control_socket,
+    user_socket_name,
 };
 use rocebud_objects::{Note, NoteKind};
 use rocebud_wire::{Gid, Psn, Qpn};
@@ -42,6 +43,24 @@ fn actor() {
         let qpn = qpn.parse().expect("QPN");
         forward::send(&grant.forward, &header(), &frame(qpn)).expect("send");
         println!("ready {}", grant.slot);
+        return until_killed();
+    }
+    if let Some(path) = role.strip_prefix("crowds ") {
+        let name = SocketName::parse(path.as_ref());
+        let (clients, refused) = crowd(&name);
+        let mut slots = Vec::new();
+        let limit = clients
+            .iter()
+            .cycle()
+            .find_map(|c| c.take_slot().map(|slot| slots.push(slot)).err());
+        let limit = limit.expect("a limit");
+        println!(
+            "ready {} {} {} {:?} {limit}",
+            clients.len(),
+            refused == ErrorKind::Limit,
+            slots.len(),
+            limit.kind
+        );
         return until_killed();
     }
     if role == "port" {
@@ -81,6 +100,18 @@ fn actor() {
     }
     println!("ready {} {}", grant.slot, client.daemon_pid());
     until_killed();
+}
+
+/// As many connections as there may be, and why there is not one more.
+fn crowd(name: &SocketName) -> (Vec<Client>, ErrorKind) {
+    let mut clients = Vec::new();
+    loop {
+        match Client::connect(name, Role::Library) {
+            Ok(client) => clients.push(client),
+            Err(Unreachable::Refused(error)) => return (clients, error.kind),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
 }
 
 fn slot_of(ready: &str) -> u16 {
@@ -296,6 +327,26 @@ fn slots_of_one_process_are_bounded_and_differ() {
     let mut known: Vec<u16> = pages.slots().collect();
     known.sort_unstable();
     assert_eq!(known, slots);
+}
+
+#[test]
+fn one_user_leaves_connections_and_slots_to_the_others() {
+    if !enter() {
+        return;
+    }
+    let daemon = SystemDaemon::start("crowd");
+    let root = daemon.connect();
+    let (_process, said) = start_actor(&format!("crowds {}", daemon.path), Some(NOBODY));
+    assert!(said.starts_with("160 true 256 Limit "), "{said}");
+    assert!(said.contains("has as many slots as one user may"), "{said}");
+    root.take_slot().expect("a slot for root");
+    let (crowd, refused) = crowd(&SocketName::parse(daemon.path.as_ref()));
+    assert_eq!((crowd.len(), refused), (256 - 161, ErrorKind::Limit));
+    drop(crowd);
+    wait(2, "there is room again", || {
+        let name = SocketName::parse(daemon.path.as_ref());
+        Client::connect(&name, Role::Library).ok()
+    });
 }
 
 #[test]
