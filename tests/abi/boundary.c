@@ -230,7 +230,6 @@ static void calls_of_later_releases_refuse(void)
 	struct ibv_mr *mr = ibv_reg_mr(pd, page, sizeof(page), IBV_ACCESS_LOCAL_WRITE);
 	struct ibv_xrcd_init_attr xrcd = {.comp_mask = 3, .fd = -1};
 	struct ibv_alloc_dm_attr dm = {.length = 64};
-	struct ibv_td_init_attr td = {0};
 	struct rdma_addrinfo *info;
 
 	NEED(mr);
@@ -241,9 +240,6 @@ static void calls_of_later_releases_refuse(void)
 	NULL_AND(ibv_alloc_mw(pd, 3), EINVAL);
 	NULL_AND(ibv_open_xrcd(ctx, &xrcd), EOPNOTSUPP);
 	NULL_AND(ibv_alloc_dm(ctx, &dm), EOPNOTSUPP);
-	NULL_AND(ibv_alloc_td(ctx, &td), EOPNOTSUPP);
-	NULL_AND(ibv_import_device(-1), EOPNOTSUPP);
-	NULL_AND(ibv_import_pd(ctx, 1), EOPNOTSUPP);
 	SAME(ibv_advise_mr(pd, 0, 0, NULL, 0), EOPNOTSUPP);
 	SAME(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
 	SAME(ibv_fork_init(), 0);

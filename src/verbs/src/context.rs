@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::RawFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rocebud_ctl::DeviceInfo;
@@ -12,7 +12,7 @@ use rocebud_runtime::context::{ContextShared, Element};
 use rocebud_wire::{Gid, PKey};
 
 use crate::attrs::{self, limits};
-use crate::{AsyncEventOut, CompChannel, Cq, CqCreate, DeviceAttr, Pd, PortAttr};
+use crate::{AsyncEventOut, CompChannel, Cq, CqCreate, DeviceAttr, Pd, PortAttr, Td};
 
 /// An entry of a GID table; `struct ibv_gid_entry`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +38,36 @@ struct Inner {
     shared: Arc<ContextShared>,
     /// As it was when it was opened: for what never changes.
     opened: DeviceInfo,
+    family: Arc<Family>,
+}
+
+/// What an open device and its imports have together. It ends when the last of them is closed.
+#[derive(Debug)]
+pub(crate) struct Family {
+    runtime: Arc<Runtime>,
+    /// Members that are open.
+    open: AtomicUsize,
     pds: Mutex<HashSet<PdId>>,
+}
+
+impl Family {
+    fn pds(&self) -> std::sync::MutexGuard<'_, HashSet<PdId>> {
+        self.pds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn forget_pd(&self, id: PdId) {
+        if !self.runtime.is_inherited() {
+            self.pds().remove(&id);
+        }
+    }
+
+    fn leave(&self) {
+        if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            for pd in self.pds().iter() {
+                self.runtime.deregister_pd(*pd);
+            }
+        }
+    }
 }
 
 const NO_PORT: Misuse = Misuse::invalid("the only port of a device is 1");
@@ -54,14 +83,53 @@ impl Context {
         shared: Arc<ContextShared>,
         opened: DeviceInfo,
     ) -> Self {
-        let pds = Mutex::default();
+        let family = Arc::new(Family {
+            runtime: Arc::clone(&runtime),
+            open: AtomicUsize::new(1),
+            pds: Mutex::default(),
+        });
         let inner = Arc::new(Inner {
             runtime,
             shared,
             opened,
-            pds,
+            family,
         });
         Self { inner }
+    }
+
+    /// `ibv_import_device`, within the process: another open device of the same family, with
+    /// events of its own. Protection domains and regions can be imported between them, and stay
+    /// until the last is closed.
+    ///
+    /// # Errors
+    /// EIO, ENODEV: the device is dead. EMFILE: no descriptor left.
+    pub fn import(&self) -> Result<Self, Misuse> {
+        self.inner.runtime.check()?;
+        let shared = self.inner.runtime.open(self.inner.shared.ifindex)?;
+        let family = Arc::clone(&self.inner.family);
+        family.open.fetch_add(1, Ordering::AcqRel);
+        let inner = Arc::new(Inner {
+            runtime: Arc::clone(&self.inner.runtime),
+            shared,
+            opened: self.inner.opened.clone(),
+            family,
+        });
+        Ok(Self { inner })
+    }
+
+    pub(crate) fn family(&self) -> &Arc<Family> {
+        &self.inner.family
+    }
+
+    /// The very same open device.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner.shared, &other.inner.shared)
+    }
+
+    /// The same open device, or one is an import of the other.
+    pub(crate) fn is_related(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner.family, &other.inner.family)
     }
 
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
@@ -98,6 +166,22 @@ impl Context {
     /// Its objects still exist, as far as it is concerned; true also when the daemon is gone.
     pub(crate) fn is_open(&self) -> bool {
         !self.inner.runtime.is_inherited() && !self.inner.shared.is_closed()
+    }
+
+    /// This process may use the open device at all.
+    ///
+    /// # Errors
+    /// EIO: a child made by fork.
+    pub fn check_process(&self) -> Result<(), Misuse> {
+        if self.inner.runtime.is_inherited() {
+            return self.inner.runtime.check();
+        }
+        Ok(())
+    }
+
+    /// It or an import of it is still open.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.inner.runtime.is_inherited() && self.inner.family.open.load(Ordering::Acquire) != 0
     }
 
     /// The device as it is now; as it last was, if its interface is gone.
@@ -235,7 +319,7 @@ impl Context {
     /// EIO: the device is dead. ENOMEM: too many.
     pub fn alloc_pd(&self) -> Result<Pd, Misuse> {
         self.check()?;
-        let mut pds = self.pds();
+        let mut pds = self.inner.family.pds();
         if pds.len() >= limits::PD_MAX as usize {
             return Err(Misuse::new(
                 Errno::ENOMEM,
@@ -248,15 +332,13 @@ impl Context {
         Ok(Pd::new(self.clone(), id))
     }
 
-    pub(crate) fn forget_pd(&self, id: PdId) {
-        self.pds().remove(&id);
-    }
-
-    fn pds(&self) -> std::sync::MutexGuard<'_, HashSet<PdId>> {
-        self.inner
-            .pds
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// `ibv_alloc_td`.
+    ///
+    /// # Errors
+    /// EIO: the device is dead.
+    pub fn alloc_td(&self) -> Result<Td, Misuse> {
+        self.check()?;
+        Ok(Td::new(self.clone()))
     }
 
     /// `ibv_create_comp_channel`.
@@ -331,10 +413,7 @@ impl Inner {
             return;
         }
         self.runtime.destroy_context(&self.shared);
-        let pds = self.pds.lock().unwrap_or_else(PoisonError::into_inner);
-        for pd in pds.iter() {
-            self.runtime.deregister_pd(*pd);
-        }
+        self.family.leave();
     }
 }
 

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use rocebud_objects::{Errno, Misuse, Wc};
 use rocebud_runtime::cq as shared;
 
-use crate::Context;
 use crate::attrs::limits;
+use crate::pd::PdUse;
+use crate::{Context, Pd};
 
 pub use rocebud_runtime::cq::{Completion, CqOptions, Moderation};
 
@@ -112,6 +113,7 @@ struct CqInner {
     context: Context,
     channel: Option<CompChannel>,
     shared: Arc<shared::Cq>,
+    parent_domain: Option<PdUse>,
     gone: AtomicBool,
 }
 
@@ -128,6 +130,8 @@ pub struct CqCreate {
     pub user: u64,
     /// What completions carry, and what an overrun does.
     pub options: CqOptions,
+    /// A domain that must outlive the queue.
+    pub parent_domain: Option<Pd>,
 }
 
 fn check_size(cqe: u32) -> Result<(), Misuse> {
@@ -149,6 +153,12 @@ impl Cq {
             ));
         }
         let CqCreate { channel, user, .. } = create;
+        let pd = create.parent_domain.as_ref();
+        if pd.is_some_and(|pd| pd.check().is_err() || !pd.context().is_same(context)) {
+            return Err(Misuse::invalid(
+                "create_cq: the parent domain was deallocated or belongs to another open device",
+            ));
+        }
         if channel
             .as_ref()
             .is_some_and(|c| !Arc::ptr_eq(c.inner.context.shared(), context.shared()))
@@ -173,6 +183,7 @@ impl Cq {
                 context: context.clone(),
                 channel,
                 shared,
+                parent_domain: pd.map(Pd::hold),
                 gone: AtomicBool::new(false),
             }),
         })
@@ -312,7 +323,7 @@ impl Cq {
                 return done;
             }
         }
-        self.inner.release_channel();
+        self.inner.release();
         Ok(())
     }
 
@@ -336,7 +347,10 @@ impl Cq {
 }
 
 impl CqInner {
-    fn release_channel(&self) {
+    fn release(&self) {
+        if let Some(pd) = &self.parent_domain {
+            pd.release();
+        }
         if let Some(channel) = &self.channel {
             channel.inner.users.fetch_sub(1, Ordering::AcqRel);
         }
@@ -350,7 +364,7 @@ impl Drop for CqInner {
         if self.context.runtime().is_inherited() || self.gone.load(Ordering::Acquire) {
             return;
         }
-        self.release_channel();
+        self.release();
         if self.context.is_open() {
             self.context.runtime().abandon_cq(&self.shared);
         }

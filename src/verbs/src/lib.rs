@@ -30,6 +30,7 @@ mod mw;
 mod pd;
 mod qp;
 mod srq;
+mod td;
 
 pub use attrs::{AtomicCap, DeviceAttr, PortAttr, PortState, device_cap};
 pub use context::{Context, GidTableEntry};
@@ -48,3 +49,4 @@ pub use rocebud_objects::{
 };
 pub use rocebud_wire::{Gid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};
 pub use srq::{Srq, SrqMask};
+pub use td::Td;

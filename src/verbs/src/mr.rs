@@ -41,6 +41,28 @@ impl Mr {
         self.inner.pd.pd()
     }
 
+    /// `ibv_import_mr`: the same region for another import of its open device.
+    ///
+    /// # Errors
+    /// ENOENT: it was deregistered, or `into` is no import of its device.
+    pub fn import(&self, into: &Pd) -> Result<Self, Misuse> {
+        into.check()?;
+        let related = self.pd().context().is_related(into.context());
+        if self.inner.gone.load(Ordering::Acquire) || !related {
+            return Err(Misuse::new(
+                Errno::ENOENT,
+                "import_mr: this open device has no memory region of that handle",
+            ));
+        }
+        Ok(self.clone())
+    }
+
+    /// Its open device, or an import of it, is still open.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.pd().is_alive()
+    }
+
     /// `ibv_dereg_mr`: when it returns, nothing reads or writes through the region any more.
     ///
     /// # Errors
@@ -53,7 +75,7 @@ impl Mr {
         if self.inner.gone.swap(true, Ordering::AcqRel) {
             return Err(Misuse::invalid("dereg_mr: done already"));
         }
-        if context.is_open()
+        if context.is_alive()
             && let Err(refused) = context.runtime().deregister(self.inner.key)
         {
             self.inner.gone.store(false, Ordering::Release);

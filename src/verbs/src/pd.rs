@@ -1,4 +1,4 @@
-//! Protection domains and address handles.
+//! Protection domains (plain, imported, parent) and address handles.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rocebud_objects::{AhAttr, Errno, Misuse, Path, PdId, SrqAttr};
 use rocebud_runtime::ports;
 
-use crate::{Context, Qp, QpCreate, Srq};
+use crate::context::Family;
+use crate::td::TdUse;
+use crate::{Context, Qp, QpCreate, Srq, Td};
 
 /// A protection domain.
 #[derive(Clone, Debug)]
@@ -17,9 +19,29 @@ pub struct Pd {
 #[derive(Debug)]
 struct PdInner {
     context: Context,
+    root: Arc<Root>,
+    /// What a parent domain stands on.
+    base: Option<PdUse>,
+    td: Option<TdUse>,
+}
+
+/// What a protection domain and its imports are together. A parent domain has one of its own, with
+/// the number of the domain that it stands on.
+#[derive(Debug)]
+struct Root {
     id: PdId,
     users: AtomicU32,
     gone: AtomicBool,
+    /// Who counts the number; nobody for a parent domain.
+    family: Option<Arc<Family>>,
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        if let Some(family) = &self.family {
+            family.forget_pd(self.id);
+        }
+    }
 }
 
 /// Keeps a protection domain from being deallocated.
@@ -36,7 +58,7 @@ impl PdUse {
 
     pub(crate) fn release(&self) {
         if !self.released.swap(true, Ordering::AcqRel) {
-            self.pd.inner.users.fetch_sub(1, Ordering::AcqRel);
+            self.pd.inner.root.users.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
@@ -49,18 +71,86 @@ impl Drop for PdUse {
 
 impl Pd {
     pub(crate) fn new(context: Context, id: PdId) -> Self {
+        let family = Some(Arc::clone(context.family()));
+        Self::with(context, id, family, None, None)
+    }
+
+    fn with(
+        context: Context,
+        id: PdId,
+        family: Option<Arc<Family>>,
+        base: Option<PdUse>,
+        td: Option<TdUse>,
+    ) -> Self {
+        let root = Arc::new(Root {
+            id,
+            users: AtomicU32::new(0),
+            gone: AtomicBool::new(false),
+            family,
+        });
         Self {
             inner: Arc::new(PdInner {
                 context,
-                id,
-                users: AtomicU32::new(0),
-                gone: AtomicBool::new(false),
+                root,
+                base,
+                td,
             }),
         }
     }
 
+    /// `ibv_alloc_parent_domain`: the same protection domain, and what stands on it may come from
+    /// one thread at a time, if there is a thread domain.
+    ///
+    /// # Errors
+    /// EINVAL: one of them was deallocated, or belongs to another open device.
+    pub fn parent(&self, td: Option<&Td>) -> Result<Self, Misuse> {
+        self.check()?;
+        let context = self.context();
+        let td = td.map(|td| td.hold(context)).transpose()?;
+        let base = Some(self.hold());
+        Ok(Self::with(context.clone(), self.id(), None, base, td))
+    }
+
+    /// `ibv_import_pd`: the same protection domain for another import of its open device.
+    ///
+    /// # Errors
+    /// ENOENT: it was deallocated, or `into` is no import of its device.
+    pub fn import(&self, into: &Context) -> Result<Self, Misuse> {
+        into.check()?;
+        let root = &self.inner.root;
+        if root.gone.load(Ordering::Acquire) || !self.context().is_related(into) {
+            return Err(NO_SUCH_PD);
+        }
+        Ok(Self {
+            inner: Arc::new(PdInner {
+                context: into.clone(),
+                root: Arc::clone(root),
+                base: None,
+                td: None,
+            }),
+        })
+    }
+
+    /// It stands on another.
+    #[must_use]
+    pub fn is_parent(&self) -> bool {
+        self.inner.base.is_some()
+    }
+
+    /// The program uses what stands on it from one thread at a time.
+    #[must_use]
+    pub fn is_single_threaded(&self) -> bool {
+        self.inner.td.is_some()
+    }
+
+    /// Its open device, or an import of it, is still open.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.context().is_alive()
+    }
+
     pub(crate) fn id(&self) -> PdId {
-        self.inner.id
+        self.inner.root.id
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -69,14 +159,14 @@ impl Pd {
 
     pub(crate) fn check(&self) -> Result<(), Misuse> {
         self.inner.context.check()?;
-        if self.inner.gone.load(Ordering::Acquire) {
+        if self.inner.root.gone.load(Ordering::Acquire) {
             return Err(Misuse::invalid("the protection domain was deallocated"));
         }
         Ok(())
     }
 
     pub(crate) fn hold(&self) -> PdUse {
-        self.inner.users.fetch_add(1, Ordering::AcqRel);
+        self.inner.root.users.fetch_add(1, Ordering::AcqRel);
         PdUse {
             pd: self.clone(),
             released: AtomicBool::new(false),
@@ -125,32 +215,40 @@ impl Pd {
     /// `ibv_dealloc_pd`.
     ///
     /// # Errors
-    /// EBUSY: regions, windows, queue pairs, SRQs or address handles are left on it. EINVAL: done already.
+    /// EBUSY: regions, windows, queue pairs, SRQs, address handles or parent domains are left on
+    /// it. EINVAL: done already.
     pub fn dealloc(&self) -> Result<(), Misuse> {
         if self.inner.context.runtime().is_inherited() {
             return self.inner.context.check();
         }
-        if self.inner.users.load(Ordering::Acquire) != 0 && self.inner.context.is_open() {
+        let root = &self.inner.root;
+        if root.users.load(Ordering::Acquire) != 0 && self.inner.context.is_open() {
             return Err(Misuse::new(
                 Errno::EBUSY,
-                "dealloc_pd: regions, windows, queue pairs, SRQs or address handles are left on it",
+                "dealloc_pd: regions, windows, queue pairs, SRQs, address handles or parent domains \
+                 are left on it",
             ));
         }
-        if self.inner.gone.swap(true, Ordering::AcqRel) {
+        if root.gone.swap(true, Ordering::AcqRel) {
             return Err(Misuse::invalid("dealloc_pd: done already"));
         }
-        self.inner.context.forget_pd(self.inner.id);
+        if let Some(family) = &root.family {
+            family.forget_pd(root.id);
+        }
+        if let Some(base) = &self.inner.base {
+            base.release();
+        }
+        if let Some(td) = &self.inner.td {
+            td.release();
+        }
         Ok(())
     }
 }
 
-impl Drop for PdInner {
-    fn drop(&mut self) {
-        if !self.context.runtime().is_inherited() {
-            self.context.forget_pd(self.id);
-        }
-    }
-}
+const NO_SUCH_PD: Misuse = Misuse::new(
+    Errno::ENOENT,
+    "import_pd: this open device has no protection domain of that handle",
+);
 
 /// An address handle: a resolved destination.
 #[derive(Clone, Debug)]

@@ -51,7 +51,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.push(Case::new("loss_both_ways_five_percent", &lossy, || {
         loss_both_ways(5)
     }));
-    for program in ["edges", "badargs", "cqex", "qpex"] {
+    for program in ["edges", "badargs", "cqex", "qpex", "domains"] {
         for place in [Place::Loopback, Place::Veth(1500), Place::Veth(9000)] {
             let needs = place.needs(&[Need::Compiler]);
             let case = format!("{program}_{}", place.name());

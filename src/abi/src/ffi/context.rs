@@ -6,18 +6,21 @@ use core::mem::offset_of;
 use rocebud_objects::Misuse;
 use rocebud_wire::Mtu;
 
-use super::boundary::{Arg, last_errno};
+use super::boundary::{Arg, Outcome};
+use super::command;
 use super::cq::{self, Cq};
 use super::cq_ex;
 use super::device::{Device, put};
+use super::domain::{self, Td, withdraw_dead};
 use super::handle::{Handle, Head, Object, give};
 use super::post;
 use super::qp::{self, Qp};
 use super::srq::{self, Srq};
 use super::types::{
-    Plain, ibv_context, ibv_context_ops, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr,
-    ibv_device_attr_ex, ibv_modify_cq_attr, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex,
-    ibv_recv_wr, ibv_send_wr, ibv_values_ex, ibv_wc, verbs_context,
+    Plain, ibv_context, ibv_context_ops, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device,
+    ibv_device_attr, ibv_device_attr_ex, ibv_modify_cq_attr, ibv_parent_domain_init_attr, ibv_pd,
+    ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_td, ibv_td_init_attr,
+    ibv_values_ex, ibv_wc, verbs_context,
 };
 use super::window;
 
@@ -44,41 +47,18 @@ c_api! {
     /// `ibv_open_device`
     fn ibv_open_device(device: Device) -> Pointer, *mut ibv_context {
         let verbs = device.verbs().open()?;
-        let attr = verbs.query_device();
-        let mut head = verbs_context::zeroed();
-        head.sz = size_of::<verbs_context>();
-        head.query_port = slot!(query_port_sized,
-            fn(Handle<Context>, u8, Arg<ibv_port_attr>, usize) -> c_int);
-        head.query_device_ex = slot!(query_device_ex,
-            fn(Handle<Context>, Arg<u32>, Arg<ibv_device_attr_ex>, usize) -> c_int);
-        head.create_cq_ex = slot!(cq_ex::create_cq_ex,
-            fn(Handle<Context>, Arg<ibv_cq_init_attr_ex>) -> *mut ibv_cq_ex);
-        head.modify_cq = slot!(cq_ex::modify_cq, fn(Handle<Cq>, Arg<ibv_modify_cq_attr>) -> c_int);
-        head.query_rt_values = slot!(query_rt_values,
-            fn(Handle<Context>, Arg<ibv_values_ex>) -> c_int);
-        head.get_srq_num = slot!(srq::get_srq_num, fn(Handle<Srq>, Arg<u32>) -> c_int);
-        head.create_qp_ex = slot!(qp::create_qp_ex,
-            fn(Handle<Context>, Arg<ibv_qp_init_attr_ex>) -> *mut ibv_qp);
-        head.context = ibv_context {
-            device: device.as_ptr(),
-            ops: operations(),
-            cmd_fd: command_fd()?,
-            async_fd: verbs.async_fd(),
-            num_comp_vectors: c_int::try_from(attr.num_comp_vectors).unwrap_or(1),
-            abi_compat: usize::MAX as *mut c_void,
-            ..ibv_context::zeroed()
-        };
-        Ok(give(Box::new(Context { head: Head::new(head), verbs })))
+        let command_fd = command::make()?;
+        open_context(device.as_ptr(), verbs, command_fd)
     }
 
-    /// `ibv_close_device`: what is left on the context goes with it.
+    /// `ibv_close_device`: what is left on the context goes with it, but for what its imports have.
     fn ibv_close_device(context: Context) -> MinusOne, c_int {
         let handle = Handle::<Context>::from_raw(context.as_ptr());
         let command_fd = context.head.get().context.cmd_fd;
         context.verbs.close();
+        command::leave(command_fd, &context.verbs);
+        withdraw_dead();
         drop(handle.reclaim());
-        // SAFETY: opened by command_fd() for this context alone.
-        unsafe { libc::close(command_fd) };
         Ok(0)
     }
 
@@ -97,6 +77,72 @@ c_api! {
         let port = u8::try_from(port).unwrap_or(u8::MAX);
         context.verbs.query_port(port)?;
         speed.set(u64::from(context.verbs.device_info().speed_mbps / 100))
+    }
+}
+
+/// Hands an open device to C, with its command descriptor.
+pub(crate) fn open_context(
+    device: *mut ibv_device,
+    verbs: rocebud_verbs::Context,
+    command_fd: c_int,
+) -> Outcome<*mut ibv_context> {
+    command::enter(command_fd, device, &verbs);
+    let attr = verbs.query_device();
+    let mut head = extended_operations();
+    head.context = ibv_context {
+        device,
+        ops: operations(),
+        cmd_fd: command_fd,
+        async_fd: verbs.async_fd(),
+        num_comp_vectors: c_int::try_from(attr.num_comp_vectors).unwrap_or(1),
+        abi_compat: usize::MAX as *mut c_void,
+        ..ibv_context::zeroed()
+    };
+    Ok(give(Box::new(Context {
+        head: Head::new(head),
+        verbs,
+    })))
+}
+
+/// What the headers reach in front of the context.
+fn extended_operations() -> verbs_context {
+    verbs_context {
+        sz: size_of::<verbs_context>(),
+        query_port: slot!(
+            query_port_sized,
+            fn(Handle<Context>, u8, Arg<ibv_port_attr>, usize) -> c_int
+        ),
+        query_device_ex: slot!(
+            query_device_ex,
+            fn(Handle<Context>, Arg<u32>, Arg<ibv_device_attr_ex>, usize) -> c_int
+        ),
+        create_cq_ex: slot!(
+            cq_ex::create_cq_ex,
+            fn(Handle<Context>, Arg<ibv_cq_init_attr_ex>) -> *mut ibv_cq_ex
+        ),
+        modify_cq: slot!(
+            cq_ex::modify_cq,
+            fn(Handle<Cq>, Arg<ibv_modify_cq_attr>) -> c_int
+        ),
+        query_rt_values: slot!(
+            query_rt_values,
+            fn(Handle<Context>, Arg<ibv_values_ex>) -> c_int
+        ),
+        get_srq_num: slot!(srq::get_srq_num, fn(Handle<Srq>, Arg<u32>) -> c_int),
+        create_qp_ex: slot!(
+            qp::create_qp_ex,
+            fn(Handle<Context>, Arg<ibv_qp_init_attr_ex>) -> *mut ibv_qp
+        ),
+        alloc_td: slot!(
+            domain::alloc_td,
+            fn(Handle<Context>, Arg<ibv_td_init_attr>) -> *mut ibv_td
+        ),
+        dealloc_td: slot!(domain::dealloc_td, fn(Handle<Td>) -> c_int),
+        alloc_parent_domain: slot!(
+            domain::alloc_parent_domain,
+            fn(Handle<Context>, Arg<ibv_parent_domain_init_attr>) -> *mut ibv_pd
+        ),
+        ..verbs_context::zeroed()
     }
 }
 
@@ -180,19 +226,6 @@ fn operations() -> ibv_context_ops {
         ),
         ..ibv_context_ops::zeroed()
     }
-}
-
-/// A descriptor to stand in `cmd_fd`: programs duplicate it. It leads nowhere.
-fn command_fd() -> Result<c_int, Misuse> {
-    // SAFETY: the path ends with NUL.
-    let fd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return Err(Misuse::new(
-            last_errno(),
-            "no descriptor is left for the device's cmd_fd",
-        ));
-    }
-    Ok(fd)
 }
 
 fn int(value: u32) -> c_int {

@@ -4,11 +4,12 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use rocebud_objects::{Errno, Misuse, Wc, WcFlags};
 
-use super::boundary::Arg;
+use super::boundary::{Arg, Outcome};
 use super::context::Context;
 use super::cq_ex::{Batch, with_functions};
 use super::handle::{Handle, Head, Object, give};
 use super::memory::next_handle;
+use super::room::{Housed, Room, give_in, retire};
 use super::types::{Plain, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_wc};
 
 /// A completion queue of ours. Its C structure is the extended one, which begins like the other.
@@ -17,6 +18,14 @@ pub(crate) struct Cq {
     head: Head<ibv_cq_ex>,
     pub(crate) verbs: rocebud_verbs::Cq,
     pub(crate) batch: Batch,
+    home: Option<Room>,
+}
+
+impl Housed for Cq {
+    const RESOURCE: u64 = 2;
+    fn home(&mut self) -> &mut Option<Room> {
+        &mut self.home
+    }
 }
 
 impl Object for Cq {
@@ -74,7 +83,7 @@ c_api! {
         }
         let with = if channel.is_null() { None } else { Some(channel.mine()?) };
         let verbs = context.verbs.create_cq(entries, with.map(|c| &c.verbs), vector, 0)?;
-        Ok(make(context, verbs, with, cq_context, false).cast())
+        Ok(make(context, verbs, with, cq_context, false, None)?.cast())
     }
 
     /// `ibv_resize_cq`: EINVAL below what the queue holds now.
@@ -93,7 +102,7 @@ c_api! {
         if !channel.is_null() {
             channel.ours().head.update(|h| h.refcnt -= 1);
         }
-        drop(Handle::<Cq>::from_raw(cq.as_ptr()).reclaim());
+        retire(Handle::<Cq>::from_raw(cq.as_ptr()));
         Ok(())
     }
 
@@ -125,7 +134,8 @@ pub(crate) fn make(
     channel: Option<&CompChannel>,
     cq_context: *mut c_void,
     alone: bool,
-) -> *mut ibv_cq_ex {
+    room: Option<Room>,
+) -> Outcome<*mut ibv_cq_ex> {
     let head = with_functions(ibv_cq_ex {
         context: context.as_ptr(),
         channel: channel.map_or(core::ptr::null_mut(), |c| c.head.as_ptr()),
@@ -134,18 +144,20 @@ pub(crate) fn make(
         cqe: c_int::try_from(verbs.cqe()).unwrap_or(c_int::MAX),
         ..ibv_cq_ex::zeroed()
     });
-    if let Some(channel) = channel {
-        channel.head.update(|h| h.refcnt += 1);
-    }
-    let cq: *mut ibv_cq_ex = give(Box::new(Cq {
+    let cq = Box::new(Cq {
         head: Head::new(head),
         verbs,
         batch: Batch::new(alone),
-    }));
+        home: None,
+    });
+    let cq: *mut ibv_cq_ex = give_in(cq, room)?;
+    if let Some(channel) = channel {
+        channel.head.update(|h| h.refcnt += 1);
+    }
     // Events name the CQ by this word; none can come before the program armed the CQ.
     let object = Handle::<Cq>::from_raw(cq).ours();
     object.verbs.set_user(cq.expose_provenance() as u64);
-    cq
+    Ok(cq)
 }
 
 const ENTRIES: Misuse = Misuse::invalid("a completion queue needs at least one entry");

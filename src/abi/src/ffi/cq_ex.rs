@@ -15,6 +15,7 @@ use super::boundary::{Arg, ErrnoCode, Outcome, enter};
 use super::context::Context;
 use super::cq::{CompChannel, Cq, c_imm, make};
 use super::handle::Handle;
+use super::memory::Pd;
 use super::types::{
     ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_poll_cq_attr, ibv_wc_tm_info,
 };
@@ -63,6 +64,7 @@ mod wc_flags {
 
 /// `enum ibv_cq_init_attr_mask`
 const MASK_FLAGS: u32 = 1;
+const MASK_PD: u32 = 1 << 1;
 
 /// `enum ibv_create_cq_attr_flags`
 const SINGLE_THREADED: u32 = 1;
@@ -70,6 +72,8 @@ const IGNORE_OVERRUN: u32 = 1 << 1;
 
 /// `IBV_CQ_ATTR_MODERATE`
 const ATTR_MODERATE: u32 = 1;
+
+const NO_PARENT: Misuse = Misuse::invalid("ibv_create_cq_ex: parent_domain is not a parent domain");
 
 const NOT_OFFERED: Misuse = Misuse::new(
     Errno::EOPNOTSUPP,
@@ -82,26 +86,35 @@ own_entry! {
         let wanted = init.get()?;
         let flags = if wanted.comp_mask & MASK_FLAGS != 0 { wanted.flags } else { 0 };
         if wanted.wc_flags & !wc_flags::OFFERED != 0
-            || wanted.comp_mask & !MASK_FLAGS != 0
+            || wanted.comp_mask & !(MASK_FLAGS | MASK_PD) != 0
             || flags & !(SINGLE_THREADED | IGNORE_OVERRUN) != 0
         {
             return Err(NOT_OFFERED);
         }
         let channel = Handle::<CompChannel>::from_raw(wanted.channel);
         let channel = if channel.is_null() { None } else { Some(channel.mine()?) };
+        let pd = if wanted.comp_mask & MASK_PD == 0 {
+            None
+        } else {
+            let pd = Handle::<Pd>::from_raw(wanted.parent_domain).mine()?;
+            Some(pd).filter(|pd| pd.verbs.is_parent()).ok_or(NO_PARENT).map(Some)?
+        };
         let verbs = context.verbs.create_cq_ex(CqCreate {
             cqe: wanted.cqe,
             channel: channel.map(|c| c.verbs.clone()),
             comp_vector: wanted.comp_vector,
             user: 0,
+            parent_domain: pd.map(|pd| pd.verbs.clone()),
             options: CqOptions {
                 ignore_overrun: flags & IGNORE_OVERRUN != 0,
                 timestamps: wanted.wc_flags & wc_flags::COMPLETION_TIMESTAMP != 0,
                 wallclock: wanted.wc_flags & wc_flags::COMPLETION_TIMESTAMP_WALLCLOCK != 0,
             },
         })?;
-        let alone = flags & SINGLE_THREADED != 0;
-        Ok(make(context, verbs, channel, wanted.cq_context, alone))
+        let alone = flags & SINGLE_THREADED != 0
+            || pd.is_some_and(|pd| pd.verbs.is_single_threaded());
+        let room = pd.and_then(|pd| pd.room);
+        make(context, verbs, channel, wanted.cq_context, alone, room)
     }
 
     /// `verbs_context.modify_cq`

@@ -90,6 +90,11 @@ impl<T: Object> Handle<T> {
         unsafe { &*self.0.wrapping_byte_sub(T::OFFSET).cast::<T>() }
     }
 
+    /// Where the object lies.
+    pub(crate) fn place(self) -> *mut T {
+        self.0.wrapping_byte_sub(T::OFFSET).cast()
+    }
+
     /// Takes back the box of an object that the application destroyed.
     pub(crate) fn reclaim(self) -> Box<T> {
         // SAFETY: made by Box::into_raw in `give`; a successful destroy comes once.

@@ -7,7 +7,9 @@ use rocebud_objects::{Access, Errno, Misuse};
 
 use super::boundary::Outcome;
 use super::context::Context;
+use super::domain::{offer_mr, offer_pd, withdraw};
 use super::handle::{Handle, Head, Object, give};
+use super::room::Room;
 use super::types::{ibv_context, ibv_mr, ibv_pd};
 
 /// A protection domain of ours.
@@ -15,6 +17,8 @@ use super::types::{ibv_context, ibv_mr, ibv_pd};
 pub(crate) struct Pd {
     head: Head<ibv_pd>,
     pub(crate) verbs: rocebud_verbs::Pd,
+    /// Where objects on it live, when it is a parent domain with allocators.
+    pub(crate) room: Option<Room>,
 }
 
 impl Object for Pd {
@@ -31,6 +35,28 @@ impl Pd {
     pub(crate) fn context(&self) -> *mut ibv_context {
         self.head.get().context
     }
+
+    /// The number that it can be imported by.
+    pub(crate) fn handle(&self) -> u32 {
+        self.head.get().handle
+    }
+}
+
+/// Hands a protection domain to C. `room` gets the address that C knows it by.
+pub(crate) fn make_pd(
+    context: *mut ibv_context,
+    verbs: rocebud_verbs::Pd,
+    handle: u32,
+    room: Option<impl FnOnce(*mut ibv_pd) -> Room>,
+) -> *mut ibv_pd {
+    let head = ibv_pd { context, handle };
+    let mut pd = Box::new(Pd {
+        head: Head::new(head),
+        verbs,
+        room: None,
+    });
+    pd.room = room.map(|room| room(pd.as_ptr()));
+    give(pd)
 }
 
 /// A memory region of ours.
@@ -44,6 +70,36 @@ impl Object for Mr {
     const DEPTH: usize = 2;
 }
 
+impl Mr {
+    /// The address that C knows the region by.
+    pub(crate) const fn as_ptr(&self) -> *mut ibv_mr {
+        self.head.as_ptr()
+    }
+}
+
+/// Hands a region to C.
+pub(crate) fn make_mr(
+    pd: &Pd,
+    verbs: rocebud_verbs::Mr,
+    addr: *mut c_void,
+    length: usize,
+    handle: u32,
+) -> *mut ibv_mr {
+    let head = ibv_mr {
+        context: pd.context(),
+        pd: pd.as_ptr(),
+        addr,
+        length,
+        handle,
+        lkey: verbs.lkey().0,
+        rkey: verbs.rkey().0,
+    };
+    give(Box::new(Mr {
+        head: Head::new(head),
+        verbs,
+    }))
+}
+
 /// Numbers for the `handle` fields, which tools print: never 0, unique until they wrap.
 pub(crate) fn next_handle() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -53,14 +109,17 @@ pub(crate) fn next_handle() -> u32 {
 c_api! {
     /// `ibv_alloc_pd`
     fn ibv_alloc_pd(context: Context) -> Pointer, *mut ibv_pd {
-        let verbs = context.verbs.alloc_pd()?;
-        let head = ibv_pd { context: context.as_ptr(), handle: next_handle() };
-        Ok(give(Box::new(Pd { head: Head::new(head), verbs })))
+        let (verbs, handle) = (context.verbs.alloc_pd()?, next_handle());
+        offer_pd(handle, &verbs);
+        Ok(make_pd(context.as_ptr(), verbs, handle, None::<fn(_) -> Room>))
     }
 
     /// `ibv_dealloc_pd`: EBUSY while anything lives on it.
     fn ibv_dealloc_pd(pd: Pd) -> ErrnoCode, () {
         pd.verbs.dealloc()?;
+        if !pd.verbs.is_parent() {
+            withdraw(pd.handle());
+        }
         drop(Handle::<Pd>::from_raw(pd.as_ptr()).reclaim());
         Ok(())
     }
@@ -89,6 +148,7 @@ c_api! {
     /// `ibv_dereg_mr`
     fn ibv_dereg_mr(mr: Mr) -> ErrnoCode, () {
         mr.verbs.dereg()?;
+        withdraw(mr.head.get().handle);
         drop(Handle::<Mr>::from_raw(mr.head.as_ptr()).reclaim());
         Ok(())
     }
@@ -123,17 +183,7 @@ fn register(
     // The library copies from and to the region by its address alone.
     let start = addr.expose_provenance() as u64;
     let verbs = pd.verbs.reg_mr(start, length as u64, iova, access)?;
-    let head = ibv_mr {
-        context: pd.context(),
-        pd: pd.as_ptr(),
-        addr,
-        length,
-        handle: next_handle(),
-        lkey: verbs.lkey().0,
-        rkey: verbs.rkey().0,
-    };
-    Ok(give(Box::new(Mr {
-        head: Head::new(head),
-        verbs,
-    })))
+    let handle = next_handle();
+    offer_mr(handle, &verbs, length);
+    Ok(make_mr(pd, verbs, addr, length, handle))
 }

@@ -128,11 +128,6 @@ not_yet! {
     ibv_reg_buf_mr: Null EOPNOTSUPP Object;
 
     // Objects shared between processes.
-    ibv_import_device: Null EOPNOTSUPP Other;
-    ibv_import_pd: Null EOPNOTSUPP Context;
-    ibv_unimport_pd: Zero EOPNOTSUPP Object;
-    ibv_import_mr: Null EOPNOTSUPP Object;
-    ibv_unimport_mr: Zero EOPNOTSUPP Object;
     ibv_import_dm: Null EOPNOTSUPP Context;
     ibv_unimport_dm: Zero EOPNOTSUPP Object;
 

@@ -13,9 +13,10 @@ use super::ah::{ah_attr_of, c_ah_attr};
 use super::boundary::{Arg, Outcome};
 use super::context::Context;
 use super::cq::Cq;
-use super::handle::{Handle, Head, Object, give};
+use super::handle::{Handle, Head, Object};
 use super::memory::{Pd, next_handle};
 use super::qp_ex::{Posting, check_operations, with_functions};
+use super::room::{Housed, Room, give_in, retire};
 use super::srq::Srq;
 use super::types::{
     Plain, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
@@ -33,6 +34,14 @@ pub(crate) struct Qp {
     sq_sig_all: bool,
     /// Requests being built; `None` without `send_ops_flags`.
     pub(crate) posting: Option<Posting>,
+    home: Option<Room>,
+}
+
+impl Housed for Qp {
+    const RESOURCE: u64 = 1;
+    fn home(&mut self) -> &mut Option<Room> {
+        &mut self.home
+    }
 }
 
 impl Object for Qp {
@@ -67,7 +76,7 @@ c_api! {
         let qp = create(pd, &wanted, None)?;
         wanted.cap = c_cap(&qp.cap);
         init.set(wanted)?;
-        Ok(publish(qp))
+        publish(pd, qp)
     }
 
     /// `ibv_modify_qp`: all or nothing.
@@ -117,7 +126,7 @@ c_api! {
     /// `ibv_destroy_qp`: waits until every event that was taken is acknowledged.
     fn ibv_destroy_qp(qp: Qp) -> ErrnoCode, () {
         qp.verbs.destroy()?;
-        drop(Handle::<Qp>::from_raw(qp.head.as_ptr()).reclaim());
+        retire(Handle::<Qp>::from_raw(qp.head.as_ptr()));
         Ok(())
     }
 }
@@ -155,7 +164,7 @@ own_entry! {
         }, operations)?;
         wanted.cap = c_cap(&qp.cap);
         init.set(wanted)?;
-        Ok(publish(qp))
+        publish(pd, qp)
     }
 }
 
@@ -235,7 +244,8 @@ fn create(pd: &Pd, wanted: &ibv_qp_init_attr, operations: Option<u64>) -> Outcom
     }
     Ok(Box::new(Qp {
         head: Head::new(head),
-        posting: operations.map(|allowed| Posting::new(allowed, false)),
+        posting: operations.map(|allowed| Posting::new(allowed, pd.verbs.is_single_threaded())),
+        home: None,
         verbs,
         qp_type,
         cap,
@@ -244,13 +254,13 @@ fn create(pd: &Pd, wanted: &ibv_qp_init_attr, operations: Option<u64>) -> Outcom
 }
 
 /// Hands the queue pair to C and lets events name it.
-fn publish(qp: Box<Qp>) -> *mut ibv_qp {
-    let p: *mut ibv_qp = give(qp);
+fn publish(pd: &Pd, qp: Box<Qp>) -> Outcome<*mut ibv_qp> {
+    let p: *mut ibv_qp = give_in(qp, pd.room)?;
     Handle::<Qp>::from_raw(p)
         .ours()
         .verbs
         .set_user(p.expose_provenance() as u64);
-    p
+    Ok(p)
 }
 
 const fn cap_of(cap: &ibv_qp_cap) -> QpCap {

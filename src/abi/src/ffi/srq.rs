@@ -7,8 +7,9 @@ use rocebud_objects::{Misuse, SrqAttr};
 use rocebud_verbs::SrqMask;
 
 use super::boundary::Arg;
-use super::handle::{Handle, Head, Object, give};
+use super::handle::{Handle, Head, Object};
 use super::memory::{Pd, next_handle};
+use super::room::{Housed, Room, give_in, retire};
 use super::types::{Plain, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 
 /// A shared receive queue of ours.
@@ -18,6 +19,14 @@ pub(crate) struct Srq {
     pub(crate) verbs: rocebud_verbs::Srq,
     /// Granted entries of a receive's scatter list.
     pub(crate) max_sge: u32,
+    home: Option<Room>,
+}
+
+impl Housed for Srq {
+    const RESOURCE: u64 = 3;
+    fn home(&mut self) -> &mut Option<Room> {
+        &mut self.home
+    }
 }
 
 impl Object for Srq {
@@ -48,7 +57,8 @@ c_api! {
             ..ibv_srq::zeroed()
         };
         let max_sge = granted.max_sge;
-        let srq: *mut ibv_srq = give(Box::new(Srq { head: Head::new(head), verbs, max_sge }));
+        let srq = Box::new(Srq { head: Head::new(head), verbs, max_sge, home: None });
+        let srq: *mut ibv_srq = give_in(srq, pd.room)?;
         let object = Handle::<Srq>::from_raw(srq).ours();
         object.verbs.set_user(srq.expose_provenance() as u64);
         Ok(srq)
@@ -77,7 +87,7 @@ c_api! {
     /// acknowledged.
     fn ibv_destroy_srq(srq: Srq) -> ErrnoCode, () {
         srq.verbs.destroy()?;
-        drop(Handle::<Srq>::from_raw(srq.as_ptr()).reclaim());
+        retire(Handle::<Srq>::from_raw(srq.as_ptr()));
         Ok(())
     }
 }

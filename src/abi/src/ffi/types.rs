@@ -263,6 +263,20 @@ c_struct! {
         context: *mut ibv_context,
         handle: u32,
     }
+    struct ibv_td {
+        context: *mut ibv_context,
+    }
+    struct ibv_td_init_attr {
+        comp_mask: u32,
+    }
+    struct ibv_parent_domain_init_attr {
+        pd: *mut ibv_pd,
+        td: *mut ibv_td,
+        comp_mask: u32,
+        alloc: Option<super::room::Alloc>,
+        free: Option<super::room::Free>,
+        pd_context: *mut c_void,
+    }
     struct ibv_mr {
         context: *mut ibv_context,
         pd: *mut ibv_pd,
