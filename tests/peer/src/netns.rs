@@ -118,15 +118,40 @@ impl Host {
         Ok(())
     }
 
+    /// Counts the RoCE packets that arrive here from now on: [`Host::arrived`].
+    ///
+    /// # Errors
+    /// What `nft` said.
+    pub fn count_arriving(&self) -> Outcome {
+        for words in [
+            "add table inet seen",
+            "add chain inet seen arriving { type filter hook input priority -1; }",
+            "add rule inet seen arriving udp dport 4791 counter",
+        ] {
+            self.plain("nft", &[words]).run()?.succeeded()?;
+        }
+        Ok(())
+    }
+
+    /// How many RoCE packets have arrived since [`Host::count_arriving`].
+    ///
+    /// # Errors
+    /// What `nft` said.
+    pub fn arrived(&self) -> Result<u64, Failure> {
+        self.counted("seen")
+    }
+
     /// How many packets the rules of [`Host::drop_arriving`] have dropped.
     ///
     /// # Errors
     /// What `nft` said.
     pub fn dropped(&self) -> Result<u64, Failure> {
-        let text = self
-            .plain("nft", &["list table inet loss"])
-            .run()?
-            .succeeded()?;
+        self.counted("loss")
+    }
+
+    fn counted(&self, table: &str) -> Result<u64, Failure> {
+        let list = format!("list table inet {table}");
+        let text = self.plain("nft", &[&list]).run()?.succeeded()?;
         let counts = text.split("counter packets ").skip(1);
         Ok(counts
             .filter_map(|t| t.split(' ').next()?.parse::<u64>().ok())

@@ -3,6 +3,7 @@
 //! `cargo test -p rocebud-peer --test peer [-- NAME...]`; as root everything runs, as an ordinary user
 //! what needs no namespaces. One module per group of behaviours; cases run one after the other.
 
+mod alive;
 mod capture;
 mod data;
 mod deaths;
@@ -27,6 +28,7 @@ fn main() {
         scale::cases,
         deaths::cases,
         removal::cases,
+        alive::cases,
     ];
     let cases: Vec<_> = groups.into_iter().flat_map(|group| group()).collect();
     std::process::exit(rocebud_peer::runner::main(&cases));
