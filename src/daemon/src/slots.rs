@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::devices::Now;
 use crate::limits::{NUMBERS_PER_USER_MAX, SLOTS_PER_USER_MAX};
 
-/// How long a number rests: well above the time for which a packet or a retransmission of the
-/// default timeouts (67 ms × 7) can linger.
+/// How long a number rests: five times what a requester with the usual timeout goes on for (67 ms,
+/// eight tries, 1.8 s). README and ARCHITECTURE state it.
 pub(crate) const TIME_WAIT: Duration = Duration::from_secs(10);
 
 /// The first number; 0 is the daemon's.
