@@ -10,6 +10,7 @@ pub mod channel;
 pub mod context;
 mod core;
 pub mod cq;
+mod crowd;
 mod current;
 mod env;
 mod fork;

@@ -16,14 +16,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::core::Core;
+use crate::crowd::{Crowd, Manner};
 use crate::log::{self, Level};
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, Sockets};
 use crate::sync::lock;
 use crate::sys;
 
 /// A slice of watching. Short enough that a program that stopped polling does not wait long, long
 /// enough that waking up costs a polling program nothing that shows.
 const SLICE_NS: u64 = 90_000;
+
+/// A slice beside a program that sleeps on the sockets itself.
+const DOZED_SLICE_NS: u64 = 400_000;
 
 /// A poll that found nothing is followed by the next within this time if the program spins.
 const SPINNING_NS: u64 = 50_000;
@@ -34,15 +38,6 @@ const GRACE_NS: u64 = 10_000;
 /// Slices without a poll that a program in the middle of polling is waited for: it was descheduled
 /// and will be back.
 const IDLE_SLICES_MAX: u32 = 32;
-
-/// Polls in vain from one probing yield to the next.
-const YIELD_EVERY: u64 = 16;
-
-/// A yield that takes longer than this ran somebody else.
-const SWITCH_NS: u64 = 1_200;
-
-/// Polls in vain that yield after one that ran somebody else.
-const CROWDED_POLLS: u32 = 64;
 
 /// What a missed slice weighs against polled ones, and how much is too much: a program that spins
 /// on memory misses every second slice, a descheduled one misses once in many.
@@ -68,8 +63,12 @@ pub(crate) struct Progress {
     satisfied: AtomicBool,
     /// Polls in vain, and posts.
     calls: AtomicU64,
-    /// Polls in vain that still give the core away, because somebody wanted it.
-    crowded: AtomicU32,
+    /// Who else wants the core of a polling thread.
+    crowd: Crowd,
+    /// Application threads that sleep on the sockets in the middle of polling.
+    dozing: AtomicU32,
+    /// Wakes them when somebody else took what they wait for.
+    rouse: std::os::fd::OwnedFd,
     /// Application threads that sleep in an event call.
     sleepers: AtomicU32,
     /// The thread is in a slice.
@@ -86,7 +85,9 @@ impl Progress {
             last_call_ns: AtomicU64::new(0),
             satisfied: AtomicBool::new(true),
             calls: AtomicU64::new(0),
-            crowded: AtomicU32::new(0),
+            crowd: Crowd::default(),
+            dozing: AtomicU32::new(0),
+            rouse: sys::wake_event()?,
             sleepers: AtomicU32::new(0),
             watching: AtomicBool::new(false),
             armed_ns: AtomicU64::new(NEVER),
@@ -96,8 +97,8 @@ impl Progress {
     }
 
     /// Descriptors that children must not keep.
-    pub(crate) fn fds(&self) -> [i32; 2] {
-        [self.timer.as_raw_fd(), self.wake.as_raw_fd()]
+    pub(crate) fn fds(&self) -> [i32; 3] {
+        [&self.timer, &self.wake, &self.rouse].map(AsRawFd::as_raw_fd)
     }
 
     /// An application polled and found nothing.
@@ -120,26 +121,47 @@ impl Progress {
         self.calls.store(calls.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Gives the core away now and then, and each time while somebody else wants it. Two ends of a
-    /// ping-pong on one core would otherwise wait for the scheduler at every hop; alone on a core
-    /// a yield is a system call for nothing.
-    pub(crate) fn give_way(&self) {
-        let crowded = self.crowded.load(Ordering::Relaxed);
-        let calls = self.calls.load(Ordering::Relaxed);
-        if crowded == 0 && !calls.is_multiple_of(YIELD_EVERY) {
-            return;
+    /// Ends a poll in vain on a machine with few cores: see [`crate::crowd`]. True: nobody gets the
+    /// core unless the caller sleeps, by [`Progress::doze`].
+    #[inline]
+    pub(crate) fn give_way(&self, now_ns: u64) -> bool {
+        match self.crowd.manner(now_ns) {
+            Manner::Spin => false,
+            Manner::Sleep => true,
+            Manner::Test => {
+                let before = sys::monotonic_ns();
+                sys::yield_now();
+                let after = sys::monotonic_ns();
+                self.crowd.tested(after.saturating_sub(before), after);
+                false
+            }
         }
-        let before = sys::monotonic_ns();
-        sys::yield_now();
-        let away = sys::monotonic_ns().saturating_sub(before);
-        let next = if away > SWITCH_NS {
-            CROWDED_POLLS
-        } else {
-            crowded.saturating_sub(1)
-        };
-        if next != crowded {
-            self.crowded.store(next, Ordering::Relaxed);
+    }
+
+    /// Sleeps for a moment, until a packet arrives. `done` = there is no need to any more.
+    #[cold]
+    pub(crate) fn doze(&self, sockets: impl FnOnce() -> Sockets, done: impl FnOnce() -> bool) {
+        let mut fds = vec![sys::poll_fd(self.rouse.as_raw_fd())];
+        fds.extend(sockets().receive.iter().map(|fd| sys::poll_fd(*fd)));
+        self.dozing.fetch_add(1, Ordering::SeqCst);
+        let came = done() || sys::poll(&mut fds, Some(self.crowd.sleep_ns())).is_ok_and(|n| n != 0);
+        self.dozing.fetch_sub(1, Ordering::SeqCst);
+        if fds.first().is_some_and(|rouse| rouse.revents != 0) {
+            sys::take(self.rouse.as_fd());
         }
+        self.crowd.slept(came, sys::monotonic_ns());
+    }
+
+    /// Something happened in the engine that a dozing thread may wait for.
+    #[inline]
+    pub(crate) fn rouse(&self) {
+        if self.is_dozing() {
+            sys::signal(self.rouse.as_fd(), 1);
+        }
+    }
+
+    fn is_dozing(&self) -> bool {
+        self.dozing.load(Ordering::SeqCst) != 0
     }
 
     /// An application got what it polled for and may do something else now.
@@ -186,7 +208,8 @@ impl Progress {
     /// A thread polls, or did a moment ago.
     fn polls(&self) -> bool {
         let last = self.last_call_ns.load(Ordering::Relaxed);
-        sys::monotonic_ns().saturating_sub(last) < SPINNING_NS && !self.has_sleepers()
+        let recently = sys::monotonic_ns().saturating_sub(last) < SPINNING_NS;
+        (recently || self.is_dozing()) && !self.has_sleepers()
     }
 
     /// A thread is in the middle of polling: it has not yet found what it polls for.
@@ -284,10 +307,15 @@ impl<'a> Thread<'a> {
     fn watch(&mut self) -> bool {
         let before = self.progress.calls.load(Ordering::Relaxed);
         self.progress.watching.store(true, Ordering::SeqCst);
+        let slice_ns = if self.progress.is_dozing() {
+            DOZED_SLICE_NS
+        } else {
+            SLICE_NS
+        };
         let woken = if self.progress.has_sleepers() {
             Woken::default()
         } else {
-            self.sleep(false, Some(SLICE_NS))
+            self.sleep(false, Some(slice_ns))
         };
         self.progress.watching.store(false, Ordering::SeqCst);
         self.serve(woken);
@@ -295,7 +323,7 @@ impl<'a> Thread<'a> {
             self.turn_until_dry();
             return false;
         }
-        if self.progress.calls.load(Ordering::Relaxed) != before {
+        if self.progress.calls.load(Ordering::Relaxed) != before || self.progress.is_dozing() {
             self.idle_slices = 0;
             self.misses = self.misses.saturating_sub(1);
             return true;
@@ -366,6 +394,8 @@ impl<'a> Thread<'a> {
             core.receive_forwarded(&self.runtime.shared);
             core.transmit(&self.runtime.shared);
             self.progress.rearm(&core);
+            drop(core);
+            self.progress.rouse();
         }
     }
 
@@ -375,6 +405,8 @@ impl<'a> Thread<'a> {
         self.progress.armed_ns.store(NEVER, Ordering::Relaxed);
         core.turn(&self.runtime.shared, || false);
         self.progress.rearm(&core);
+        drop(core);
+        self.progress.rouse();
     }
 
     /// Runs the engine until the sockets are dry. Returns packets received.
@@ -387,6 +419,9 @@ impl<'a> Thread<'a> {
             let more = core.has_more();
             drop(core);
             received += turn.received;
+            if turn.received != 0 {
+                self.progress.rouse();
+            }
             if turn.received == 0 && !more {
                 return received;
             }

@@ -372,6 +372,7 @@ impl Runtime {
         for context in self.contexts() {
             context.lose();
         }
+        self.progress.rouse();
     }
 
     /// Queue pairs whose device is gone go to ERR, which flushes what is posted and wakes who
@@ -426,23 +427,26 @@ impl Runtime {
     /// Runs the engine a little, if nobody else does.
     #[inline]
     pub(crate) fn progress_for_poll(&self, cq: &Cq) {
-        self.progress.polled_in_vain(sys::monotonic_ns());
+        let progress = &self.progress;
+        let now = sys::monotonic_ns();
+        progress.polled_in_vain(now);
         let Some(mut core) = try_lock(&self.core) else {
             // Who holds it does our work, unless it was descheduled.
-            if self.yields {
-                self.progress.give_way();
+            if self.yields && progress.give_way(now) {
+                sys::yield_now();
             }
             return;
         };
-        let progress = &self.progress;
         // What the program waits for comes before what its peer waits for: it will most likely
         // send something in a moment, and our ACK can ride along. If it does not, the thread that
         // watches will.
         let turn = core.turn(&self.shared, || cq.has_entries() && progress.is_watching());
-        self.progress.rearm(&core);
+        progress.rearm(&core);
         drop(core);
-        if self.yields && turn.is_idle() {
-            self.progress.give_way();
+        if turn.received != 0 {
+            progress.rouse();
+        } else if self.yields && turn.is_idle() && progress.give_way(now) {
+            progress.doze(|| lock(&self.sockets).clone(), || cq.has_entries());
         }
     }
 
