@@ -1,9 +1,9 @@
 //! Polling on a core that others want.
 //!
-//! Two programs that spin on one core while the other core idles stay there for ever if they yield
-//! to each other: to the scheduler they look like one busy core. So a yield is only the test
-//! whether anybody else wants the core. If somebody does, a poll in vain sleeps on the sockets for
-//! a moment: the packet that it waits for wakes it, on a core that is idle if there is one.
+//! Two programs that spin on one core wait for the scheduler at every hop, so a poll in vain yields
+//! while somebody else wants the core. Yielding alone keeps the two there for ever though another
+//! core idles: to the scheduler they look like one busy core. So now and then the poll sleeps on
+//! the sockets instead. The packet that it waits for wakes it, on an idle core if there is one.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -13,13 +13,13 @@ const TEST_EVERY: u32 = 32;
 /// A yield that takes longer than this ran somebody else.
 const SWITCH_NS: u64 = 1_200;
 
-/// Polls in vain that sleep after a test found a crowd; doubled by each further test that does.
-const SLEEPS_MIN: u32 = 8;
-const SLEEPS_MAX: u32 = 256;
+/// Yields from one sleep to the next: a sleep costs several of them. Doubled by each sleep that
+/// changed nothing.
+const YIELDS_MIN: u32 = 64;
+const YIELDS_MAX: u32 = 4096;
 
-/// Bounds of one sleep. Longer each time that nothing came, since each costs a timer.
-const SLEEP_MIN_NS: u64 = 50_000;
-const SLEEP_MAX_NS: u64 = 400_000;
+/// The longest sleep.
+pub(crate) const SLEEP_NS: u64 = 50_000;
 
 /// A program that comes back later than this does other work between polls, and must not be held
 /// up in it.
@@ -30,24 +30,48 @@ const SPINS_NS: u64 = 20_000;
 pub(crate) enum Manner {
     /// Nothing: return to the program.
     Spin,
-    /// Yield, and tell [`Crowd::tested`] how long that took.
-    Test,
-    /// Sleep on the sockets for [`Crowd::sleep_ns`] at most, and tell [`Crowd::slept`].
+    /// Yield, and tell [`Crowd::yielded`] how long that took.
+    Yield,
+    /// Sleep on the sockets for [`SLEEP_NS`] at most, and tell [`Crowd::slept`].
     Sleep,
 }
 
-/// What is known about the core. Shared by all polling threads; a count lost to another thread
-/// costs nothing, so plain loads and stores do.
+/// What is known about the core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+enum Phase {
+    /// Nobody else wants it.
+    Alone,
+    /// A yield ran somebody; that may have been a thread that passed by.
+    Suspected,
+    /// Somebody wants it: sleep.
+    Sleepy,
+    /// Slept; did it help?
+    Slept,
+    /// It did not: yield for a while.
+    Crowded,
+}
+
+/// Where a yield leads: the phase before, and the phases after one that ran somebody and one that
+/// did not. Out of `Crowded` only the last yield of many leads back to a sleep.
+const MOVES: [(Phase, Phase, Phase); 5] = [
+    (Phase::Alone, Phase::Suspected, Phase::Alone),
+    (Phase::Suspected, Phase::Sleepy, Phase::Alone),
+    (Phase::Sleepy, Phase::Sleepy, Phase::Alone),
+    (Phase::Slept, Phase::Crowded, Phase::Alone),
+    (Phase::Crowded, Phase::Sleepy, Phase::Alone),
+];
+
+/// Shared by all polling threads of the process; a count lost to another thread costs nothing, so
+/// plain loads and stores do.
 #[derive(Debug, Default)]
 pub(crate) struct Crowd {
     last_ns: AtomicU64,
+    /// As a number, [`Phase::Alone`] at first.
+    phase: AtomicU32,
     polls: AtomicU32,
-    /// The last test ran somebody: the next poll tests again. Once may be a thread that passed by.
-    suspected: AtomicU32,
-    sleeps_left: AtomicU32,
-    sleeps_next: AtomicU32,
-    /// Sleeps in a row in which nothing came.
-    idle: AtomicU32,
+    yields_left: AtomicU32,
+    yields_next: AtomicU32,
 }
 
 impl Crowd {
@@ -59,76 +83,85 @@ impl Crowd {
         if !spins {
             return Manner::Spin;
         }
-        if self.sleeps_left.load(Relaxed) != 0 {
-            return Manner::Sleep;
-        }
         let polls = self.polls.load(Relaxed).wrapping_add(1);
         self.polls.store(polls, Relaxed);
-        if polls.is_multiple_of(TEST_EVERY) || self.suspected.load(Relaxed) != 0 {
-            return Manner::Test;
+        match self.phase.load(Relaxed) {
+            ALONE if !polls.is_multiple_of(TEST_EVERY) => Manner::Spin,
+            SLEEPY => Manner::Sleep,
+            _ => Manner::Yield,
         }
-        Manner::Spin
     }
 
-    /// A test gave the core away for so long.
-    pub(crate) fn tested(&self, away_ns: u64, now_ns: u64) {
+    /// A yield gave the core away for so long.
+    pub(crate) fn yielded(&self, away_ns: u64, now_ns: u64) {
         self.last_ns.store(now_ns, Relaxed);
+        let phase = self.phase.load(Relaxed);
+        let Some(&(before, ran, alone)) = MOVES.get(phase as usize) else {
+            return;
+        };
         if away_ns <= SWITCH_NS {
-            self.suspected.store(0, Relaxed);
-            self.sleeps_next.store(0, Relaxed);
-        } else if self.suspected.load(Relaxed) == 0 {
-            self.suspected.store(1, Relaxed);
-        } else {
-            let sleeps = self.sleeps_next.load(Relaxed).clamp(SLEEPS_MIN, SLEEPS_MAX);
-            self.sleeps_left.store(sleeps, Relaxed);
-            self.sleeps_next.store(sleeps * 2, Relaxed);
+            return self.enter(alone);
+        }
+        let left = self.yields_left.load(Relaxed).saturating_sub(1);
+        self.yields_left.store(left, Relaxed);
+        if before != Phase::Crowded || left == 0 {
+            self.enter(ran);
         }
     }
 
-    /// How long the next sleep may be.
-    pub(crate) fn sleep_ns(&self) -> u64 {
-        let longer = SLEEP_MIN_NS << self.idle.load(Relaxed);
-        longer.min(SLEEP_MAX_NS)
-    }
-
-    /// A sleep ended; `came` = there is something to do. After the last one the next poll tests.
-    pub(crate) fn slept(&self, came: bool, now_ns: u64) {
+    /// A sleep ended.
+    pub(crate) fn slept(&self, now_ns: u64) {
         self.last_ns.store(now_ns, Relaxed);
-        let left = self.sleeps_left.load(Relaxed).saturating_sub(1);
-        self.sleeps_left.store(left, Relaxed);
-        if left == 0 {
-            self.suspected.store(1, Relaxed);
+        self.enter(Phase::Slept);
+    }
+
+    fn enter(&self, phase: Phase) {
+        match phase {
+            Phase::Crowded => {
+                let yields = self.yields_next.load(Relaxed).clamp(YIELDS_MIN, YIELDS_MAX);
+                self.yields_left.store(yields, Relaxed);
+                self.yields_next.store(yields * 2, Relaxed);
+            }
+            Phase::Alone => self.yields_next.store(0, Relaxed),
+            _ => {}
         }
-        let idle = if came { 0 } else { self.idle.load(Relaxed) + 1 };
-        self.idle.store(idle.min(8), Relaxed);
+        self.phase.store(phase as u32, Relaxed);
     }
 }
+
+const ALONE: u32 = Phase::Alone as u32;
+const SLEEPY: u32 = Phase::Sleepy as u32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A world: answers each manner until it is `want`; gives the polls that took.
-    fn polls_until(crowd: &Crowd, want: Manner, away_ns: u64, now: &mut u64) -> u32 {
+    /// Polls in vain up to one that does not spin.
+    fn next(crowd: &Crowd, now: &mut u64) -> (u32, Manner) {
         for polls in 1..1000 {
             *now += 400;
-            let manner = crowd.manner(*now);
-            if manner == want {
-                return polls;
-            }
-            match manner {
+            match crowd.manner(*now) {
                 Manner::Spin => {}
-                Manner::Test => {
-                    *now += away_ns;
-                    crowd.tested(away_ns, *now);
-                }
-                Manner::Sleep => {
-                    *now += 10_000;
-                    crowd.slept(true, *now);
-                }
+                manner => return (polls, manner),
             }
         }
-        panic!("never {want:?}");
+        panic!("spins for ever");
+    }
+
+    fn crowded() -> (Crowd, u64) {
+        let (crowd, mut now) = (Crowd::default(), 1_000_000);
+        crowd.manner(now);
+        assert_eq!(next(&crowd, &mut now).1, Manner::Yield);
+        crowd.yielded(5_000, now);
+        assert_eq!(next(&crowd, &mut now), (1, Manner::Yield));
+        (crowd, now)
+    }
+
+    #[test]
+    fn the_table_is_in_order() {
+        for (at, (before, _, _)) in MOVES.iter().enumerate() {
+            assert_eq!(*before as usize, at);
+        }
     }
 
     #[test]
@@ -136,52 +169,48 @@ mod tests {
         let (crowd, mut now) = (Crowd::default(), 1_000_000);
         assert_eq!(crowd.manner(now), Manner::Spin);
         for _ in 0..10 {
-            let polls = polls_until(&crowd, Manner::Test, 300, &mut now);
-            assert_eq!(polls, TEST_EVERY);
-            crowd.tested(300, now);
+            assert_eq!(next(&crowd, &mut now), (TEST_EVERY, Manner::Yield));
+            crowd.yielded(300, now);
         }
     }
 
     #[test]
     fn a_passer_by_makes_no_crowd() {
-        let (crowd, mut now) = (Crowd::default(), 1_000_000);
-        crowd.manner(now);
-        polls_until(&crowd, Manner::Test, 0, &mut now);
-        crowd.tested(5_000, now);
-        assert_eq!(polls_until(&crowd, Manner::Test, 0, &mut now), 1);
-        crowd.tested(300, now);
-        assert_eq!(
-            polls_until(&crowd, Manner::Test, 0, &mut now),
-            TEST_EVERY - 1
-        );
+        let (crowd, mut now) = crowded();
+        crowd.yielded(300, now);
+        let (polls, manner) = next(&crowd, &mut now);
+        assert!(polls > 1 && manner == Manner::Yield);
     }
 
     #[test]
-    fn a_crowd_is_slept_through_and_tested_for_after_ever_more_sleeps() {
-        let (crowd, mut now) = (Crowd::default(), 1_000_000);
-        crowd.manner(now);
-        polls_until(&crowd, Manner::Sleep, 5_000, &mut now);
-        for sleeps in [8, 16, 32, 64, 128, 256, 256] {
-            for _ in 0..sleeps {
-                assert_eq!(crowd.manner(now), Manner::Sleep);
-                crowd.slept(true, now);
+    fn a_crowd_is_yielded_to_and_slept_for_ever_more_rarely() {
+        let (crowd, mut now) = crowded();
+        crowd.yielded(5_000, now);
+        for yields in [64, 128, 256, 512, 1024, 2048, 4096, 4096] {
+            assert_eq!(next(&crowd, &mut now), (1, Manner::Sleep));
+            crowd.slept(now);
+            for _ in 0..=yields {
+                assert_eq!(next(&crowd, &mut now), (1, Manner::Yield));
+                crowd.yielded(5_000, now);
             }
-            assert_eq!(crowd.manner(now), Manner::Test);
-            crowd.tested(5_000, now);
         }
     }
 
     #[test]
-    fn sleeps_in_vain_grow_up_to_a_bound_and_other_work_is_not_held_up() {
-        let (crowd, mut now) = (Crowd::default(), 1_000_000);
-        crowd.manner(now);
-        polls_until(&crowd, Manner::Sleep, 5_000, &mut now);
-        let mut lengths = Vec::new();
-        for _ in 0..5 {
-            crowd.slept(false, now);
-            lengths.push(crowd.sleep_ns() / 1000);
-        }
-        assert_eq!(lengths, [100, 200, 400, 400, 400]);
+    fn a_sleep_that_moved_it_to_an_idle_core_ends_the_crowd() {
+        let (crowd, mut now) = crowded();
+        crowd.yielded(5_000, now);
+        assert_eq!(next(&crowd, &mut now), (1, Manner::Sleep));
+        crowd.slept(now);
+        assert_eq!(next(&crowd, &mut now), (1, Manner::Yield));
+        crowd.yielded(300, now);
+        assert!(next(&crowd, &mut now).0 > 1);
+    }
+
+    #[test]
+    fn other_work_between_polls_is_not_held_up() {
+        let (crowd, mut now) = crowded();
+        crowd.yielded(5_000, now);
         now += SPINS_NS;
         assert_eq!(crowd.manner(now), Manner::Spin);
     }

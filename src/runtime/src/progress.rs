@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::core::Core;
-use crate::crowd::{Crowd, Manner};
+use crate::crowd::{Crowd, Manner, SLEEP_NS};
 use crate::log::{self, Level};
 use crate::runtime::{Runtime, Sockets};
 use crate::sync::lock;
@@ -25,9 +25,6 @@ use crate::sys;
 /// A slice of watching. Short enough that a program that stopped polling does not wait long, long
 /// enough that waking up costs a polling program nothing that shows.
 const SLICE_NS: u64 = 90_000;
-
-/// A slice beside a program that sleeps on the sockets itself.
-const DOZED_SLICE_NS: u64 = 400_000;
 
 /// A poll that found nothing is followed by the next within this time if the program spins.
 const SPINNING_NS: u64 = 50_000;
@@ -128,11 +125,11 @@ impl Progress {
         match self.crowd.manner(now_ns) {
             Manner::Spin => false,
             Manner::Sleep => true,
-            Manner::Test => {
+            Manner::Yield => {
                 let before = sys::monotonic_ns();
                 sys::yield_now();
                 let after = sys::monotonic_ns();
-                self.crowd.tested(after.saturating_sub(before), after);
+                self.crowd.yielded(after.saturating_sub(before), after);
                 false
             }
         }
@@ -144,12 +141,14 @@ impl Progress {
         let mut fds = vec![sys::poll_fd(self.rouse.as_raw_fd())];
         fds.extend(sockets().receive.iter().map(|fd| sys::poll_fd(*fd)));
         self.dozing.fetch_add(1, Ordering::SeqCst);
-        let came = done() || sys::poll(&mut fds, Some(self.crowd.sleep_ns())).is_ok_and(|n| n != 0);
+        if !done() {
+            let _ = sys::poll(&mut fds, Some(SLEEP_NS));
+        }
         self.dozing.fetch_sub(1, Ordering::SeqCst);
         if fds.first().is_some_and(|rouse| rouse.revents != 0) {
             sys::take(self.rouse.as_fd());
         }
-        self.crowd.slept(came, sys::monotonic_ns());
+        self.crowd.slept(sys::monotonic_ns());
     }
 
     /// Something happened in the engine that a dozing thread may wait for.
@@ -307,15 +306,10 @@ impl<'a> Thread<'a> {
     fn watch(&mut self) -> bool {
         let before = self.progress.calls.load(Ordering::Relaxed);
         self.progress.watching.store(true, Ordering::SeqCst);
-        let slice_ns = if self.progress.is_dozing() {
-            DOZED_SLICE_NS
-        } else {
-            SLICE_NS
-        };
         let woken = if self.progress.has_sleepers() {
             Woken::default()
         } else {
-            self.sleep(false, Some(slice_ns))
+            self.sleep(false, Some(SLICE_NS))
         };
         self.progress.watching.store(false, Ordering::SeqCst);
         self.serve(woken);
