@@ -20,6 +20,8 @@ pub(crate) struct Core {
     /// Bytes of READ responses asked for: our own receive buffer.
     pub(crate) reads: Window,
     pub(crate) timers: Timers,
+    /// When queue pairs with a rate limit may send on.
+    pub(crate) paced: Timers,
     /// Bytes of packets that wait for receives.
     pub(crate) parked_bytes: u64,
     pub(crate) ready: Ready,

@@ -54,5 +54,9 @@ pub const PORT_MAX: u8 = 1;
 /// chain of headers, pad and ICRC, rounded up.
 pub const FRAME_BYTES_MAX: usize = 4096 + 128;
 
+/// A rate-limited queue pair may send at once what its rate brings in this time, unless the program
+/// says otherwise: timers of ordinary systems are not exact to less.
+pub const PACE_BURST_NS: u64 = 1_000_000;
+
 /// Queue pairs attached to one multicast group; as the Linux software peer.
 pub const MCAST_ATTACH_MAX: usize = 56;

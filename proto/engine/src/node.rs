@@ -4,8 +4,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use rocebud_objects::{
-    AttrMask, Counter, CqId, Errno, Instant, Misuse, Path, QpAttr, QpInit, QpState, QpType, RecvWr,
-    SendWr, SrqAttr, SrqId, SrqInit,
+    AttrMask, Counter, CqId, Errno, Instant, Misuse, Path, QpAttr, QpInit, QpState, QpType,
+    RateLimit, RecvWr, SendWr, SrqAttr, SrqId, SrqInit,
 };
 use rocebud_wire::{Gid, Mtu, Packet, Qpn};
 
@@ -205,6 +205,26 @@ impl Node {
             .get(qpn)
             .map(|qp| (qp.query(), qp.init))
             .ok_or(NO_QP)
+    }
+
+    /// `ibv_modify_qp_rate_limit`: limits the requests of a queue pair in RTS; RESET ends it.
+    ///
+    /// # Errors
+    /// EINVAL: unknown, or not in RTS.
+    pub fn set_rate_limit<E: Env>(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        limit: RateLimit,
+        env: &mut E,
+    ) -> Result<(), Misuse> {
+        let qp = self.qps.get_mut(qpn).ok_or(NO_QP)?;
+        let mut cx = Cx {
+            now,
+            env,
+            core: &mut self.core,
+        };
+        qp.set_rate_limit(limit, &mut cx)
     }
 
     /// State of a queue pair, if it exists.
@@ -425,6 +445,9 @@ impl Node {
 
     /// Runs every timer that has expired.
     pub fn on_timeout<E: Env>(&mut self, now: Instant, env: &mut E) {
+        while let Some(index) = self.core.paced.pop_expired(now) {
+            self.core.ready.push(index);
+        }
         while let Some(index) = self.core.timers.pop_expired(now) {
             let mut cx = Cx {
                 now,
@@ -441,7 +464,8 @@ impl Node {
     /// When to call [`Node::on_timeout`] at the latest. May come a little early for nothing.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.core.timers.next()
+        let (timers, paced) = (self.core.timers.next(), self.core.paced.next());
+        [timers, paced].into_iter().flatten().min()
     }
 
     /// A completion queue is unusable: attached queue pairs go to ERR with QP_FATAL. The engine

@@ -137,6 +137,17 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
+/// How fast a queue pair may send; `struct ibv_qp_rate_limit_attr`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RateLimit {
+    /// 1000 bits a second; 0 = as fast as it can.
+    pub rate_kbps: u32,
+    /// Bytes that may leave at once; 0 = what the engine finds right.
+    pub max_burst_bytes: u32,
+    /// A hint that an engine which counts real bytes does not need; 0 = none.
+    pub typical_packet_bytes: u16,
+}
+
 /// What `create_qp` gives to the engine. Limits were checked by the layer above.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpInit {

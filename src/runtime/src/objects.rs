@@ -8,8 +8,8 @@ use std::sync::{Arc, MutexGuard};
 use rocebud_ctl::page::QpIdentity;
 use rocebud_engine::SrqMask;
 use rocebud_objects::{
-    AttrMask, Errno, Misuse, Path, QpAttr, QpInit, QpState, RecvWr, SendWr, SrqAttr, SrqId,
-    SrqInit, Wc,
+    AttrMask, Errno, Misuse, Path, QpAttr, QpInit, QpState, RateLimit, RecvWr, SendWr, SrqAttr,
+    SrqId, SrqInit, Wc,
 };
 use rocebud_wire::{Gid, Qpn};
 
@@ -348,6 +348,19 @@ impl Runtime {
         {
             record.set_identity(&identity(&init, path.map(|p| (p, attr.dest_qp_num))));
         }
+        self.kick(&mut core);
+        Ok(())
+    }
+
+    /// `ibv_modify_qp_rate_limit`.
+    ///
+    /// # Errors
+    /// EINVAL: not in RTS.
+    pub fn set_rate_limit(&self, qpn: Qpn, limit: RateLimit) -> Result<(), Misuse> {
+        self.check()?;
+        let mut core = lock(&self.core);
+        let (node, mut world) = core.split(&self.shared);
+        node.set_rate_limit(world.now, qpn, limit, &mut world)?;
         self.kick(&mut core);
         Ok(())
     }

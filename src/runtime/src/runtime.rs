@@ -169,6 +169,13 @@ impl Runtime {
         sys::monotonic_ns()
     }
 
+    /// Bytes of a message appear in memory in ascending order. Where signals of ours cannot be
+    /// installed the kernel copies, and that order is its own business; so it is in a thread of the
+    /// program's that runs the engine with SIGSEGV blocked, which nobody can foresee.
+    pub fn places_in_order(&self) -> bool {
+        rocebud_mem::mode() == rocebud_mem::Mode::Handlers
+    }
+
     /// The daemon is gone.
     #[inline]
     pub fn is_dead(&self) -> bool {

@@ -44,8 +44,9 @@ pub use qp::{PostError, Qp, QpCreate};
 pub use rocebud_ctl::DeviceInfo;
 pub use rocebud_objects::{
     Access, AhAttr, AttrMask, Counter, Errno, EventKind, FlushPlacement, FlushRange, MigState,
-    Misuse, MwType, Path, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Remote,
-    SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, UdAddress, Wc, WcFlags, WcOpcode, WcStatus,
+    Misuse, MwType, Path, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RateLimit, RecvWr,
+    Remote, SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, UdAddress, Wc, WcFlags, WcOpcode,
+    WcStatus,
 };
 pub use rocebud_wire::{Gid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};
 pub use srq::{Srq, SrqMask};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rocebud_objects::{
-    AttrMask, Errno, Misuse, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, SendWr, Sge,
+    AttrMask, Errno, Misuse, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RateLimit, RecvWr,
+    SendWr, Sge,
 };
 use rocebud_runtime::context::QpShared;
 use rocebud_runtime::{Runtime, ports};
@@ -164,6 +165,23 @@ impl Qp {
         };
         self.runtime()
             .modify_qp(&self.inner.shared, attr, mask, path)
+    }
+
+    /// `ibv_query_qp_data_in_order`: messages to a connected queue pair, and READ responses, are
+    /// placed byte by byte in ascending order, SENDs along their scatter list. The network header
+    /// in front of a datagram has no place in that order.
+    #[must_use]
+    pub fn places_in_order(&self) -> bool {
+        self.qp_type() != QpType::Ud && self.runtime().places_in_order()
+    }
+
+    /// `ibv_modify_qp_rate_limit`: how fast requests leave from now on, until RESET.
+    ///
+    /// # Errors
+    /// EINVAL: not in RTS.
+    pub fn set_rate_limit(&self, limit: RateLimit) -> Result<(), Misuse> {
+        self.check()?;
+        self.runtime().set_rate_limit(self.qpn(), limit)
     }
 
     /// `ibv_query_qp`; everything is filled.

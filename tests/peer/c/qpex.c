@@ -516,6 +516,55 @@ static void four_threads(struct device *d)
 	pair_free(&p);
 }
 
+/* 512 KiB take a second at 4194 kbit/s; a busy machine may need longer, never much less. */
+static void rate_limit(struct device *d)
+{
+	enum { TIMES = 16 };
+	struct ibv_qp_ex *x;
+	struct pair p = rc(d, &x);
+	struct ibv_qp_rate_limit_attr slow = { .rate_limit = 4194 }, bad = { .rate_limit = 1, .comp_mask = 1 }, none = { 0 };
+	struct ibv_device_attr_ex attr;
+	SAME("ibv_query_device_ex", ibv_query_device_ex(d->ctx, NULL, &attr), 0);
+	SAME("offered for RC, UC and UD", attr.packet_pacing_caps.supported_qpts, 1 << IBV_QPT_RC | 1 << IBV_QPT_UC | 1 << IBV_QPT_UD);
+	if (attr.packet_pacing_caps.qp_rate_limit_max < slow.rate_limit || attr.packet_pacing_caps.qp_rate_limit_min > slow.rate_limit)
+		FAIL("limits of the rate limit");
+	SAME("unknown mask", ibv_modify_qp_rate_limit(p.qp[0], &bad), EINVAL);
+	SAME("limit", ibv_modify_qp_rate_limit(p.qp[0], &slow), 0);
+	fill(&p, 0, REGION, 2);
+	for (int limited = 1; limited >= 0; limited--) {
+		uint64_t began = now_ns();
+		struct ibv_sge s = sge_at(&p.mem[0], 0, REGION);
+		for (int i = 0; i < TIMES; i++) {
+			struct ibv_send_wr wr = request(&p, IBV_WR_RDMA_WRITE, &s, 1, 0);
+			SAME("post", post(&p, &wr), 0);
+		}
+		for (int i = 0; i < TIMES; i++)
+			expect_wc(&p, 0, IBV_WC_SUCCESS, "a write");
+		uint64_t ms = (now_ns() - began) / 1000000;
+		if (limited && ms < 900)
+			FAIL("a limited queue pair took only %llu ms", (unsigned long long)ms);
+		SAME("no limit", ibv_modify_qp_rate_limit(p.qp[0], &none), 0);
+	}
+	if (memcmp(p.mem[0].base, p.mem[1].base, REGION))
+		FAIL("other bytes arrived");
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RESET };
+	SAME("to RESET", ibv_modify_qp(p.qp[0], &a, IBV_QP_STATE), 0);
+	SAME("a limit in RESET", ibv_modify_qp_rate_limit(p.qp[0], &slow), EINVAL);
+	pair_free(&p);
+}
+
+static void data_in_order(struct device *d)
+{
+	struct ibv_qp_ex *x;
+	struct pair p = rc(d, &x);
+	SAME("WRITE", ibv_query_qp_data_in_order(p.qp[0], IBV_WR_RDMA_WRITE, 0), 1);
+	SAME("READ", ibv_query_qp_data_in_order(p.qp[0], IBV_WR_RDMA_READ, 0), 1);
+	SAME("whole messages, and so aligned blocks", ibv_query_qp_data_in_order(p.qp[0], IBV_WR_SEND, 1), 3);
+	SAME("an operation without data", ibv_query_qp_data_in_order(p.qp[0], IBV_WR_LOCAL_INV, 0), 0);
+	SAME("unknown flags", ibv_query_qp_data_in_order(p.qp[0], IBV_WR_SEND, 1 << 9), 0);
+	pair_free(&p);
+}
+
 static const struct test_case CASES[] = {
 	{ "creation", creation },
 	{ "messages", messages },
@@ -528,6 +577,8 @@ static const struct test_case CASES[] = {
 	{ "states", states },
 	{ "datagrams", datagrams },
 	{ "four_threads", four_threads },
+	{ "rate_limit", rate_limit },
+	{ "data_in_order", data_in_order },
 };
 
 int main(int argc, char **argv)

@@ -217,6 +217,8 @@ impl Qp {
         self.attr = QpAttr::default();
         self.path = rocebud_objects::Path::default();
         self.draining = false;
+        self.pace = super::pace::Pace::default();
+        cx.core.paced.set(self.index, None);
         self.set_state(QpState::Reset, cx);
     }
 }

@@ -4,6 +4,7 @@
 //! * `post`: checks at `post_send` and `post_recv`.
 //! * `sq`: the send queue; `requester`: packets out of it; `completer`: answers to them;
 //!   `retransmit`: going back; `local`: what needs no packet; `uc`, `ud`: the unreliable services.
+//! * `pace`: the rate limit of requests.
 //! * `responder`: order of the peer's requests; `execute`: carrying them out; `replay`:
 //!   duplicates; `answers`: what goes back; `receive`: receive requests in use; `parked`:
 //!   unreliable messages that wait for one.
@@ -15,6 +16,7 @@ mod execute;
 mod flush;
 mod local;
 mod modify;
+mod pace;
 mod parked;
 mod post;
 mod receive;
@@ -31,7 +33,7 @@ mod ud;
 use alloc::collections::VecDeque;
 
 use rocebud_objects::{
-    Counter, CqId, Note, NoteKind, Path, QpAttr, QpInit, QpState, QpType, RecvWr,
+    Counter, CqId, Misuse, Note, NoteKind, Path, QpAttr, QpInit, QpState, QpType, RateLimit, RecvWr,
 };
 use rocebud_wire::{Class, Mtu, Opcode, Operation, Packet, Psn, Qpn};
 
@@ -41,6 +43,7 @@ use crate::node::{RxMeta, Transmit};
 use crate::peers::PeerId;
 use crate::ready::Index;
 
+use pace::Pace;
 use parked::Parked;
 use receive::Held;
 use responder::Responder;
@@ -82,6 +85,7 @@ pub(crate) struct Qp {
     half: Half,
     /// Packets of this half's turn.
     burst: u32,
+    pace: Pace,
 }
 
 impl Qp {
@@ -108,6 +112,7 @@ impl Qp {
             draining: false,
             half: Half::default(),
             burst: 0,
+            pace: Pace::default(),
         };
         qp.sq.ring.reserve(init.cap.max_send_wr.min(256) as usize);
         qp
@@ -211,7 +216,7 @@ impl Qp {
         for _ in 0..2 {
             let sent = match self.half {
                 Half::Answers => self.next_answer(buf, cx),
-                Half::Requests => self.next_request(buf, cx),
+                Half::Requests => self.paced_request(buf, cx),
             };
             if let Some(transmit) = sent {
                 self.burst += 1;
@@ -224,6 +229,35 @@ impl Qp {
             self.switch_half();
         }
         None
+    }
+
+    /// The next request, if the rate limit lets it go now.
+    fn paced_request<E: Env>(&mut self, buf: &mut [u8], cx: &mut Cx<'_, E>) -> Option<Transmit> {
+        if let Some(at) = self.pace.wait(cx.now) {
+            if self.sq.has_work() {
+                cx.core.paced.set(self.index, Some(at));
+            }
+            return None;
+        }
+        let sent = self.next_request(buf, cx)?;
+        self.pace.take(cx.now, sent.len as u64);
+        Some(sent)
+    }
+
+    /// `ibv_modify_qp_rate_limit`.
+    pub(crate) fn set_rate_limit<E: Env>(
+        &mut self,
+        limit: RateLimit,
+        cx: &mut Cx<'_, E>,
+    ) -> Result<(), Misuse> {
+        if self.state != QpState::Rts {
+            return Err(Misuse::invalid(
+                "modify_qp_rate_limit: the queue pair is not in RTS",
+            ));
+        }
+        self.pace = Pace::new(limit);
+        cx.core.ready.push(self.index);
+        Ok(())
     }
 
     fn switch_half(&mut self) {

@@ -160,8 +160,10 @@ impl Qp {
             return None;
         }
         let every = cx.core.cfg.ack_request_every_packets;
-        let ask =
-            reliable && (last || self.sq.unasked + 1 >= every || self.last_in_window(cost, cx));
+        let ask = reliable
+            && (last || self.sq.unasked + 1 >= every || self.last_in_window(cost, cx)
+                // What comes next may come late, and the timer would not wait for it.
+                || self.pace.is_on());
         let psn = self.sq.psn(cursor);
         let mut bth = self.bth(Opcode(0), psn);
         let wqe = self.sq.current()?;

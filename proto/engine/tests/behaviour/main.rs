@@ -9,6 +9,7 @@ mod dice;
 mod errors;
 mod moves;
 mod operations;
+mod pacing;
 mod pair;
 mod parked;
 mod recovery;

@@ -19,8 +19,8 @@ use super::srq::{self, Srq};
 use super::types::{
     Plain, ibv_context, ibv_context_ops, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device,
     ibv_device_attr, ibv_device_attr_ex, ibv_modify_cq_attr, ibv_parent_domain_init_attr, ibv_pd,
-    ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_td, ibv_td_init_attr,
-    ibv_values_ex, ibv_wc, verbs_context,
+    ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_send_wr,
+    ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wc, verbs_context,
 };
 use super::window;
 
@@ -133,6 +133,10 @@ fn extended_operations() -> verbs_context {
             qp::create_qp_ex,
             fn(Handle<Context>, Arg<ibv_qp_init_attr_ex>) -> *mut ibv_qp
         ),
+        modify_qp_rate_limit: slot!(
+            qp::modify_qp_rate_limit,
+            fn(Handle<Qp>, Arg<ibv_qp_rate_limit_attr>) -> c_int
+        ),
         alloc_td: slot!(
             domain::alloc_td,
             fn(Handle<Context>, Arg<ibv_td_init_attr>) -> *mut ibv_td
@@ -175,6 +179,7 @@ own_entry! {
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
             cq_mod_caps: [u16::MAX; 2],
+            packet_pacing_caps: [1, u32::MAX, CONNECTED_AND_DATAGRAM],
             ..ibv_device_attr_ex::zeroed()
         };
         attr.set_sized(&full, room)
@@ -191,6 +196,9 @@ own_entry! {
         values.set(out)
     }
 }
+
+/// Queue pair types that a rate limit is offered for: bits RC, UC and UD.
+const CONNECTED_AND_DATAGRAM: u32 = 1 << 2 | 1 << 3 | 1 << 4;
 
 /// `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, `_FLUSH_PERSISTENT` and `_ATOMIC_WRITE`
 const FLUSH_AND_ATOMIC_WRITE: u64 = 1 << 38 | 1 << 39 | 1 << 40;

@@ -131,10 +131,9 @@ not_yet! {
     ibv_import_dm: Null EOPNOTSUPP Context;
     ibv_unimport_dm: Zero EOPNOTSUPP Object;
 
-    // Enhanced connection establishment; data-in-order is "not promised".
+    // Enhanced connection establishment.
     ibv_set_ece: Code EOPNOTSUPP Object;
     ibv_query_ece: Code EOPNOTSUPP Object;
-    ibv_query_qp_data_in_order: Zero EOPNOTSUPP Object;
 
     // Neighbour resolution, for providers.
     ibv_resolve_eth_l2_from_gid: Code EOPNOTSUPP Context;

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::mem::offset_of;
 
 use rocebud_objects::{
-    Access, AttrMask, Errno, MigState, Misuse, QpAttr, QpCap, QpInit, QpState, QpType,
+    Access, AttrMask, Errno, MigState, Misuse, QpAttr, QpCap, QpInit, QpState, QpType, RateLimit,
 };
 use rocebud_verbs::QpCreate;
 use rocebud_wire::{Gid, Mtu, Psn, QKey, Qpn};
@@ -20,6 +20,7 @@ use super::room::{Housed, Room, give_in, retire};
 use super::srq::Srq;
 use super::types::{
     Plain, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_rate_limit_attr,
 };
 
 /// A queue pair of ours. Its C structure is the extended one, which begins with the other.
@@ -123,6 +124,21 @@ c_api! {
         qp.verbs.detach_mcast(Gid(group.get()?))
     }
 
+    /// `ibv_query_qp_data_in_order`: whether a reader may watch memory instead of completions.
+    fn ibv_query_qp_data_in_order(qp: Qp, op: c_uint, flags: u32) -> Value, c_int {
+        const RETURN_CAPS: u32 = 1;
+        const DEVICE_ONLY: u32 = 1 << 1;
+        const WHOLE_MSG: c_int = 1;
+        const ALIGNED_128_BYTES: c_int = 1 << 1;
+        // WRITE, WRITE with immediate, SEND, SEND with immediate, READ, SEND with invalidate.
+        let placed = matches!(op, 0..=4 | 9) && qp.verbs.places_in_order();
+        Ok(match (placed && flags & !(RETURN_CAPS | DEVICE_ONLY) == 0, flags & RETURN_CAPS) {
+            (false, _) => 0,
+            (true, 0) => 1,
+            (true, _) => WHOLE_MSG | ALIGNED_128_BYTES,
+        })
+    }
+
     /// `ibv_destroy_qp`: waits until every event that was taken is acknowledged.
     fn ibv_destroy_qp(qp: Qp) -> ErrnoCode, () {
         qp.verbs.destroy()?;
@@ -138,6 +154,19 @@ const MASK_SEND_OPS_FLAGS: u32 = 1 << 6;
 const MASK_KNOWN: u32 = MASK_PD | MASK_CREATE_FLAGS | MASK_SEND_OPS_FLAGS;
 
 own_entry! {
+    /// `verbs_context.modify_qp_rate_limit`
+    fn modify_qp_rate_limit(qp: Qp, attr: Arg<ibv_qp_rate_limit_attr>) -> ErrnoCode, () {
+        let wanted = attr.get()?;
+        if wanted.comp_mask != 0 {
+            return Err(Misuse::invalid("ibv_modify_qp_rate_limit: comp_mask must be 0"));
+        }
+        qp.verbs.set_rate_limit(RateLimit {
+            rate_kbps: wanted.rate_limit,
+            max_burst_bytes: wanted.max_burst_sz,
+            typical_packet_bytes: wanted.typical_pkt_sz,
+        })
+    }
+
     /// `verbs_context.create_qp_ex`
     fn create_qp_ex(_context: Context, init: Arg<ibv_qp_init_attr_ex>) -> Pointer, *mut ibv_qp {
         let mut wanted = init.get()?;

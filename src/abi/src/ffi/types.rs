@@ -528,6 +528,12 @@ c_struct! {
         alt_timeout: u8,
         rate_limit: u32,
     }
+    struct ibv_qp_rate_limit_attr {
+        rate_limit: u32,
+        max_burst_sz: u32,
+        typical_pkt_sz: u16,
+        comp_mask: u32,
+    }
     struct ibv_sge {
         addr: u64,
         length: u32,
