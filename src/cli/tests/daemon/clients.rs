@@ -47,20 +47,7 @@ fn actor() {
     }
     if let Some(path) = role.strip_prefix("crowds ") {
         let name = SocketName::parse(path.as_ref());
-        let (clients, refused) = crowd(&name);
-        let mut slots = Vec::new();
-        let limit = clients
-            .iter()
-            .cycle()
-            .find_map(|c| c.take_slot().map(|slot| slots.push(slot)).err());
-        let limit = limit.expect("a limit");
-        println!(
-            "ready {} {} {} {:?} {limit}",
-            clients.len(),
-            refused == ErrorKind::Limit,
-            slots.len(),
-            limit.kind
-        );
+        let _held = crowds(&name);
         return until_killed();
     }
     if role == "port" {
@@ -100,6 +87,25 @@ fn actor() {
     }
     println!("ready {} {}", grant.slot, client.daemon_pid());
     until_killed();
+}
+
+/// Takes all that one user may have of the daemon, and says what that was.
+fn crowds(name: &SocketName) -> (Vec<Client>, Vec<rocebud_ctl::SlotGrant>) {
+    let (clients, refused) = crowd(name);
+    let mut slots = Vec::new();
+    let limit = clients
+        .iter()
+        .cycle()
+        .find_map(|c| c.take_slot().map(|slot| slots.push(slot)).err());
+    let limit = limit.expect("a limit");
+    println!(
+        "ready {} {} {} {:?} {limit}",
+        clients.len(),
+        refused == ErrorKind::Limit,
+        slots.len(),
+        limit.kind
+    );
+    (clients, slots)
 }
 
 /// As many connections as there may be, and why there is not one more.
