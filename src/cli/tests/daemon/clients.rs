@@ -90,7 +90,7 @@ fn actor() {
 }
 
 /// Takes all that one user may have of the daemon, and says what that was.
-fn crowds(name: &SocketName) -> (Vec<Client>, Vec<rocebud_ctl::SlotGrant>) {
+fn crowds(name: &SocketName) -> (Vec<Client>, Vec<SlotGrant>) {
     let (clients, refused) = crowd(name);
     let mut slots = Vec::new();
     let limit = clients
