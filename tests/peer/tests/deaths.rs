@@ -425,27 +425,43 @@ impl Belongings {
     }
 }
 
-/// Trees that `rocebud run` made for programs of `host` which have ended.
-fn left_over_trees() -> Vec<String> {
-    let entries = std::fs::read_dir("/tmp/rocebud-0").into_iter().flatten();
-    let names = entries.filter_map(|e| e.ok()?.file_name().into_string().ok());
-    names
-        .filter(|name| {
-            let pid = name.trim_start_matches("run-");
-            !std::path::Path::new(&format!("/proc/{pid}")).exists()
-        })
-        .collect()
+/// A directory in place of the user's, so that what is left in it is ours; removed at the end.
+struct RuntimeDir(std::path::PathBuf);
+
+impl RuntimeDir {
+    fn new() -> Result<Self, Failure> {
+        let dir = std::env::temp_dir().join(format!("rocebud-peer-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        Ok(Self(dir))
+    }
+
+    fn of(&self, spec: Spec) -> Spec {
+        spec.env("XDG_RUNTIME_DIR", &self.0.display().to_string())
+    }
+
+    /// Trees that `rocebud run` made and nobody has removed.
+    fn trees(&self) -> Result<Vec<String>, Failure> {
+        let entries = std::fs::read_dir(self.0.join("rocebud"))?;
+        let names = entries.filter_map(|e| e.ok()?.file_name().into_string().ok());
+        Ok(names.collect())
+    }
+}
+
+impl Drop for RuntimeDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 fn hundred_runs() -> Outcome {
     let host = Host::loopback()?;
-    let (server_spec, client_spec) = (
-        stream(&host, &[])?,
-        stream(&host, &["-n", "50", "127.0.0.1"])?,
-    );
-    let endless = stream(&host, &["127.0.0.1"])?;
+    let dir = RuntimeDir::new()?;
+    let own = |args: &[&str]| stream(&host, args).map(|spec| dir.of(spec));
+    let server_spec = own(&[])?;
+    let client_spec = own(&["-n", "50", "127.0.0.1"])?;
+    let endless = own(&["127.0.0.1"])?;
     // keeps the daemon alive, so that it is one and the same
-    let mut keeper = stream(&host, &["-p", "18901"])?.start()?;
+    let mut keeper = own(&["-p", "18901"])?.start()?;
     keeper.wait_listening(&host, 18901)?;
     let mut after_ten = None;
     for run in 0..100 {
@@ -486,8 +502,6 @@ fn hundred_runs() -> Outcome {
         ensure(Instant::now() < end, || format!("left: {:?}", host.pids()))?;
         std::thread::sleep(Duration::from_millis(200));
     }
-    let files = left_over_trees();
-    ensure(files.is_empty(), || {
-        format!("left in /tmp/rocebud-0: {files:?}")
-    })
+    let left = dir.trees()?;
+    ensure(left.is_empty(), || format!("trees are left: {left:?}"))
 }
