@@ -5,7 +5,7 @@
 #   make conformance  rdma-core's own test-suite against our devices, each outcome compared with a list
 #   make build    build/bin/rocebud, build/lib/libibverbs.so.1 and their kin (PROFILE=dev: faster to build)
 #   make lint     format, clippy, the symbol list
-#   make bench    throughput against TCP and latency against raw UDP, over one veth pair (root)
+#   make bench    throughput against TCP and UCX, latency against raw UDP, over one veth pair, goals beside them (root)
 #   make fuzz     TARGET=… SECONDS=…: a fuzz target (fuzz/README.md)
 include src/abi/link.mk
 

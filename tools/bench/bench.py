@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """Bulk and latency over one veth pair, beside what the sockets below give.
 
-    tools/bench/bench.py [--rounds 7] [--mtu 4300] [--seconds 3] [--json FILE]
+    tools/bench/bench.py [--rounds 7] [--mtu 4300] [--seconds 3] [--quick] [--json FILE]
 
 Rounds are interleaved: each measures every row once, so that a machine whose speed drifts is unfair
-to all alike. Nothing is pinned. Prints medians and ratios; the JSON has every single figure.
+to all alike. Nothing is pinned. Prints medians with their spread, then the ratios beside their
+goals; the JSON has every single figure. A missed goal is printed, and is no failure: on a busy
+machine it says nothing. `--quick` is one short round and judges nothing: it shows that all of it
+runs.
 
   bulk     ib_write_bw -s 65536 and -s 1048576     against iperf3, one TCP stream
-  latency  ib_send_lat -s 64 (typical)             against a raw UDP ping-pong that spins
+           ib_write_bw -s 4096                     against ucx_perftest, put over TCP
+  latency  ib_send_lat -s 64, ib_write_lat -s 64   against a raw UDP ping-pong that spins
+           (typical values)
 
 Root: it makes two namespaces and removes them.
 """
@@ -107,14 +112,27 @@ def write_bw(size, seconds):
     raise SystemExit(f"no figure in\n{out}")
 
 
-def send_lat():
+def latency(program, count):
     """Microseconds, typical (perftest's figures are half round trips)."""
-    out = perftest("ib_send_lat", "-s", "64", "-n", "20000")
+    out = perftest(program, "-s", "64", "-n", str(count))
     for line in out.splitlines():
         fields = line.split()
         if len(fields) > 5 and fields[0] == "64":
             return float(fields[4])
     raise SystemExit(f"no figure in\n{out}")
+
+
+def ucx_put(count):
+    """Gbit/s of 4 KiB puts over TCP, the whole run."""
+    base = ["env", "UCX_TLS=tcp", "UCX_NET_DEVICES=ve0", "ucx_perftest", "-p", "13337"]
+    out = duo(base, [*base, ADDR_A, "-t", "ucp_put_bw", "-s", "4096", "-n", str(count), "-f", "-v"], 13337)
+    lines = [line.split(",") for line in out.splitlines() if line.count(",") >= 6]
+    names = [i for i, line in enumerate(lines) if "overall_bw" in line]
+    if not names:
+        raise SystemExit(f"no figure in\n{out}")
+    header, figures = lines[names[-1]], lines[-1]
+    # Its megabytes are powers of two.
+    return float(figures[header.index("overall_bw")]) * 2**20 * 8 / 1e9
 
 
 def iperf(seconds):
@@ -133,23 +151,54 @@ def udp_pingpong():
     return float(m[1])
 
 
-def measure(seconds):
+def measure(seconds, count):
+    """One round: every row once. `count` = messages of the rows that count."""
     return {
         "iperf3_gbps": iperf(seconds),
         "write_bw_64k_gbps": write_bw(65536, seconds),
         "write_bw_1m_gbps": write_bw(1048576, seconds),
+        "ucx_put_4k_gbps": ucx_put(10 * count),
+        "write_bw_4k_gbps": write_bw(4096, seconds),
         "udp_half_rtt_us": udp_pingpong(),
-        "send_lat_64_us": send_lat(),
+        "send_lat_64_us": latency("ib_send_lat", count),
+        "write_lat_64_us": latency("ib_write_lat", count),
     }
+
+
+# What is judged: the ratio of two medians, and its goal.
+GOALS = (
+    ("write_bw_64k_gbps", "iperf3_gbps", ">=", 0.6),
+    ("write_bw_1m_gbps", "iperf3_gbps", ">=", 0.6),
+    ("write_bw_4k_gbps", "ucx_put_4k_gbps", ">=", 1.5),
+    ("send_lat_64_us", "udp_half_rtt_us", "<=", 1.8),
+    ("write_lat_64_us", "udp_half_rtt_us", "<=", 4.0),
+)
+
+
+def spread(values):
+    low, high = min(values), max(values)
+    quarters = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [low, low, high]
+    return {"median": statistics.median(values), "min": low, "q1": quarters[0], "q3": quarters[2], "max": high}
 
 
 def summary(rounds):
-    m = {name: statistics.median(r[name] for r in rounds) for name in rounds[0]}
-    return m, {
-        "write_bw_64k / iperf3": m["write_bw_64k_gbps"] / m["iperf3_gbps"],
-        "write_bw_1m / iperf3": m["write_bw_1m_gbps"] / m["iperf3_gbps"],
-        "send_lat_64 / udp": m["send_lat_64_us"] / m["udp_half_rtt_us"],
-    }
+    rows = {name: spread([r[name] for r in rounds]) for name in rounds[0]}
+    ratios = []
+    for of, to, sense, goal in GOALS:
+        ratio = rows[of]["median"] / rows[to]["median"]
+        met = ratio >= goal if sense == ">=" else ratio <= goal
+        ratios.append({"of": of, "to": to, "ratio": ratio, "goal": f"{sense} {goal}", "met": met})
+    return rows, ratios
+
+
+def show(rows, ratios, judged):
+    print(f"{'':20} {'median':>8} {'min':>8} {'quartiles':>17} {'max':>8}")
+    for name, r in rows.items():
+        print(f"{name:20} {r['median']:8.2f} {r['min']:8.2f} {r['q1']:8.2f} {r['q3']:8.2f} {r['max']:8.2f}")
+    print()
+    for r in ratios:
+        verdict = "" if not judged else "met" if r["met"] else "MISSED"
+        print(f"{r['of'] + ' / ' + r['to']:40} {r['ratio']:6.2f}   goal {r['goal']:7} {verdict}")
 
 
 GIDS = {}
@@ -160,8 +209,12 @@ def main():
     p.add_argument("--rounds", type=int, default=7)
     p.add_argument("--mtu", type=int, default=4300)
     p.add_argument("--seconds", type=int, default=3)
+    p.add_argument("--quick", action="store_true", help="one short round, nothing is judged")
     p.add_argument("--json", default=str(ROOT / "build/bench.json"))
     args = p.parse_args()
+    count = 20000
+    if args.quick:
+        args.rounds, args.seconds, count = 1, 1, 2000
     if os.getuid() != 0:
         raise SystemExit("bench: needs root, for two network namespaces")
     (ROOT / "build/tests").mkdir(parents=True, exist_ok=True)
@@ -171,14 +224,14 @@ def main():
         GIDS.update({A: gid_index(A, ADDR_A), B: gid_index(B, ADDR_B)})
         rounds = []
         for i in range(args.rounds):
-            rounds.append(measure(args.seconds))
+            rounds.append(measure(args.seconds, count))
             print(f"round {i + 1}:", "  ".join(f"{k} {v:.2f}" for k, v in rounds[-1].items()), flush=True)
     finally:
         unwire()
-    medians, ratios = summary(rounds)
-    for name, value in {**medians, **ratios}.items():
-        print(f"{name:28} {value:8.2f}")
-    Path(args.json).write_text(json.dumps({"mtu": args.mtu, "rounds": rounds, "medians": medians, "ratios": ratios}, indent=1))
+    rows, ratios = summary(rounds)
+    show(rows, ratios, judged=not args.quick)
+    result = {"mtu": args.mtu, "rounds": rounds, "rows": rows, "ratios": ratios}
+    Path(args.json).write_text(json.dumps(result, indent=1))
     print("written:", args.json)
 
 

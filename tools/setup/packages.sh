@@ -34,6 +34,7 @@ if [ "$purpose" = test ]; then
 fi
 if [ "$purpose" = bench ]; then
     want iperf3 has iperf3
+    want ucx-utils has ucx_perftest
 fi
 
 [ -n "$missing" ] || exit 0
