@@ -227,20 +227,10 @@ static void null_arguments_are_refused(void)
 static void calls_of_later_releases_refuse(void)
 {
 	static char page[4096];
-	struct ibv_mr *mr = ibv_reg_mr(pd, page, sizeof(page), IBV_ACCESS_LOCAL_WRITE);
 	struct ibv_xrcd_init_attr xrcd = {.comp_mask = 3, .fd = -1};
-	struct ibv_alloc_dm_attr dm = {.length = 64};
 	struct rdma_addrinfo *info;
 
-	NEED(mr);
-	SAME(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
-	SAME(errno, EOPNOTSUPP);
-	SAME(ibv_dereg_mr(mr), 0); /* still the old one */
-	NULL_AND(ibv_reg_dmabuf_mr(pd, 0, 64, 0, -1, 0), EOPNOTSUPP);
-	NULL_AND(ibv_alloc_mw(pd, 3), EINVAL);
 	NULL_AND(ibv_open_xrcd(ctx, &xrcd), EOPNOTSUPP);
-	NULL_AND(ibv_alloc_dm(ctx, &dm), EOPNOTSUPP);
-	SAME(ibv_advise_mr(pd, 0, 0, NULL, 0), EOPNOTSUPP);
 	SAME(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
 	SAME(ibv_fork_init(), 0);
 	NULL_AND(rdma_create_event_channel(), EOPNOTSUPP);

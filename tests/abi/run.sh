@@ -58,7 +58,7 @@ if unshare $root -n true 2>/dev/null; then
 fi
 with_device() { "${alone[@]}" "$@"; }
 
-for program in words nodes private events boundary; do
+for program in words nodes private events boundary memory; do
     compile $program || { echo "FAIL $program.c does not compile"; failed=$((failed + 1)); }
 done
 step exports "$here/check_exports.sh" "$lib"
@@ -73,11 +73,13 @@ if LD_LIBRARY_PATH=$lib with_device ibv_devices 2>"$work/why" | grep -q rb_; the
     # shellcheck disable=SC2086
     step boundary with_device "$work/boundary" $device
     # shellcheck disable=SC2086
+    step memory with_device "$work/memory" $device
+    # shellcheck disable=SC2086
     step events with_device "$work/events" $device
     step "real devices" with_device "$here/real.sh"
 else
-    echo "left out: boundary, events, real devices: $(cat "$work/why")"
-    left_out=3
+    echo "left out: boundary, memory, events, real devices: $(cat "$work/why")"
+    left_out=4
 fi
 word=ok
 [ "$failed" = 0 ] || word=FAILED

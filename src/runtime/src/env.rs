@@ -16,7 +16,7 @@ use rocebud_wire::{LKey, Qpn, RKey};
 
 use crate::context::{ContextShared, Element, QpShared, SrqShared};
 use crate::cq::Cq;
-use crate::keys::KeyTable;
+use crate::keys::{KeyTable, Spot};
 use crate::sys;
 
 /// Who is behind the numbers that the engine knows.
@@ -160,8 +160,12 @@ impl Env for World<'_> {
         dst: &mut [u8],
     ) -> Result<(), LocalFault> {
         let len = dst.len() as u64;
-        self.keys.local(pd, lkey, addr, len, false, |at| {
-            rocebud_mem::copy_in(dst, at).map_err(|_| LocalFault::Page)
+        self.keys.local(pd, lkey, addr, len, false, |at| match at {
+            Spot::At(at) => rocebud_mem::copy_in(dst, at).map_err(|_| LocalFault::Page),
+            Spot::Nowhere => {
+                dst.fill(0);
+                Ok(())
+            }
         })
     }
 
@@ -173,8 +177,9 @@ impl Env for World<'_> {
         src: &[u8],
     ) -> Result<(), LocalFault> {
         let len = src.len() as u64;
-        self.keys.local(pd, lkey, addr, len, true, |at| {
-            rocebud_mem::copy_out(at, src).map_err(|_| LocalFault::Page)
+        self.keys.local(pd, lkey, addr, len, true, |at| match at {
+            Spot::At(at) => rocebud_mem::copy_out(at, src).map_err(|_| LocalFault::Page),
+            Spot::Nowhere => Ok(()),
         })
     }
 

@@ -37,6 +37,17 @@ pub struct Region {
     pub len: u64,
     /// What it may be used for.
     pub access: Access,
+    /// No memory is behind it: what is written vanishes, what is read is zero. Local use only.
+    pub is_null: bool,
+}
+
+/// Where bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spot {
+    /// At this address of the process.
+    At(usize),
+    /// Nowhere: see [`Region::is_null`].
+    Nowhere,
 }
 
 impl Region {
@@ -161,6 +172,33 @@ impl KeyTable {
         }
     }
 
+    /// The region that has this key.
+    pub fn region(&self, key: u32) -> Option<Region> {
+        read(&self.tables).region(key).map(|(region, _)| *region)
+    }
+
+    /// Makes a region another one under the same key. When this returns, no copy by the old rules
+    /// is under way and none will begin.
+    ///
+    /// # Errors
+    /// EBUSY: windows show parts of it. EINVAL: no region has this key. Nothing has changed.
+    pub fn replace(&self, key: u32, new: Region) -> Result<(), Misuse> {
+        let mut tables = write(&self.tables);
+        match tables.map.get_mut(&index(key)) {
+            Some(Entry {
+                key: whole,
+                what: What::Region { region, windows },
+            }) if *whole == key => {
+                if *windows != 0 {
+                    return Err(WINDOWS_BOUND);
+                }
+                *region = new;
+                Ok(())
+            }
+            _ => Err(Misuse::invalid("no region has this key")),
+        }
+    }
+
     /// Takes out every key of a protection domain.
     pub fn remove_pd(&self, pd: PdId) {
         let mut tables = write(&self.tables);
@@ -191,7 +229,7 @@ impl KeyTable {
         self.len() == 0
     }
 
-    /// Checks local use and runs `act` with the address while the key cannot go away. Zero bytes
+    /// Checks local use and runs `act` with the place while the key cannot go away. Zero bytes
     /// need no key: then `act` gets address 0.
     #[inline]
     pub fn local<R>(
@@ -201,10 +239,10 @@ impl KeyTable {
         va: u64,
         len: u64,
         writes: bool,
-        act: impl FnOnce(usize) -> Result<R, LocalFault>,
+        act: impl FnOnce(Spot) -> Result<R, LocalFault>,
     ) -> Result<R, LocalFault> {
         if len == 0 {
-            return act(0);
+            return act(Spot::At(0));
         }
         let tables = read(&self.tables);
         let (region, _) = tables.region(lkey.0).ok_or(LocalFault::Key)?;
@@ -214,7 +252,12 @@ impl KeyTable {
         if writes && !region.access.contains(Access::LOCAL_WRITE) {
             return Err(LocalFault::Access);
         }
-        act(region.locate(va, len).ok_or(LocalFault::Bounds)?)
+        let at = region.locate(va, len).ok_or(LocalFault::Bounds)?;
+        act(if region.is_null {
+            Spot::Nowhere
+        } else {
+            Spot::At(at)
+        })
     }
 
     /// Checks use by the peer and runs `act` with the address while the key cannot go away.

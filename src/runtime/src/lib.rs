@@ -32,6 +32,6 @@ mod window;
 
 pub use objects::{PostError, SRQS_MAX};
 pub use rocebud_engine::SrqMask;
-pub use rocebud_mem::{copy_in, ensure_in_front, probe};
+pub use rocebud_mem::{copy_in, copy_out, ensure_in_front, probe};
 pub use runtime::Runtime;
-pub use sys::page_size;
+pub use sys::{Pages, page_size};

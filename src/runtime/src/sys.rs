@@ -353,6 +353,60 @@ impl std::ops::DerefMut for PageBuf {
     }
 }
 
+/// Zeroed pages of our own, known by their address only: the guarded copies of `src/mem` reach
+/// them, as they reach the program's memory.
+#[derive(Debug)]
+pub struct Pages {
+    /// Whole mapping.
+    start: usize,
+    mapped: usize,
+    /// Aligned as asked.
+    addr: u64,
+}
+
+impl Pages {
+    /// `len` bytes at a multiple of `align`, a power of two.
+    ///
+    /// # Errors
+    /// The system has no memory for them, or the sizes overflow.
+    pub fn new(len: usize, align: usize) -> io::Result<Self> {
+        let page = usize::try_from(page_size()).unwrap_or(4096);
+        let slack = align.saturating_sub(page);
+        let mapped = (len.max(1).checked_next_multiple_of(page))
+            .and_then(|bytes| bytes.checked_add(slack))
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh anonymous mapping, at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), mapped, prot, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // Everybody reaches it by its number from here on.
+        let start = at.expose_provenance();
+        let addr = start.next_multiple_of(align.max(1)) as u64;
+        Ok(Self {
+            start,
+            mapped,
+            addr,
+        })
+    }
+
+    /// Address of the first byte.
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let start = std::ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY: mapped by `new`, and nobody else unmaps it. Copies that come too late fault and
+        // are told so.
+        unsafe { libc::munmap(start, self.mapped) };
+    }
+}
+
 fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }

@@ -88,7 +88,59 @@ pub struct DeviceAttr {
     pub num_comp_vectors: u32,
     /// Bytes that a send may carry inline at most.
     pub max_inline_data: u32,
+    /// Bytes of device memory in one piece.
+    pub max_dm_size: u64,
+    /// On-demand regions.
+    pub odp: OdpCaps,
 }
+
+/// What on-demand regions may be used for: bits of [`odp_cap`] by transport.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs, reason = "the names are those of verbs.h")]
+pub struct OdpCaps {
+    /// 1 = on demand at all, 2 = the whole address space too.
+    pub general: u64,
+    pub rc: u32,
+    pub uc: u32,
+    pub ud: u32,
+    pub xrc: u32,
+}
+
+/// `enum ibv_odp_transport_cap_bits`.
+pub mod odp_cap {
+    /// SEND from such a region.
+    pub const SEND: u32 = 1;
+    /// Receives into it.
+    pub const RECV: u32 = 1 << 1;
+    /// WRITE, at both ends.
+    pub const WRITE: u32 = 1 << 2;
+    /// READ, at both ends.
+    pub const READ: u32 = 1 << 3;
+    /// Atomics, at both ends.
+    pub const ATOMIC: u32 = 1 << 4;
+    /// Receives of a shared queue into it.
+    pub const SRQ_RECV: u32 = 1 << 5;
+    /// FLUSH of it.
+    pub const FLUSH: u32 = 1 << 6;
+    /// ATOMIC WRITE, at both ends.
+    pub const ATOMIC_WRITE: u32 = 1 << 7;
+}
+
+/// Software copies when bytes move, and looks at the pages only then: every operation can.
+const ODP: OdpCaps = OdpCaps {
+    general: 1 | 2,
+    rc: odp_cap::SEND
+        | odp_cap::RECV
+        | odp_cap::WRITE
+        | odp_cap::READ
+        | odp_cap::ATOMIC
+        | odp_cap::SRQ_RECV
+        | odp_cap::FLUSH
+        | odp_cap::ATOMIC_WRITE,
+    uc: odp_cap::SEND | odp_cap::RECV | odp_cap::WRITE,
+    ud: odp_cap::SEND | odp_cap::RECV | odp_cap::SRQ_RECV,
+    xrc: 0,
+};
 
 /// `enum ibv_port_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,6 +219,11 @@ pub(crate) mod limits {
     pub(crate) const COMP_VECTORS: u32 = 1;
     /// Bytes of a region: what a process can address.
     pub(crate) const MR_BYTES_MAX: u64 = 1 << 47;
+    /// Bytes of device memory in one piece. It is plain memory; this keeps a program that takes the
+    /// maximum modest.
+    pub(crate) const DM_BYTES_MAX: u64 = 1 << 24;
+    /// Device memory can be aligned to a huge page.
+    pub(crate) const DM_LOG_ALIGN_MAX: u32 = 21;
     /// Bytes of a message.
     pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 31;
 }
@@ -226,6 +283,8 @@ pub(crate) fn device_attr(node_guid: u64) -> DeviceAttr {
         phys_port_cnt: 1,
         num_comp_vectors: limits::COMP_VECTORS,
         max_inline_data: limits::INLINE_MAX,
+        max_dm_size: limits::DM_BYTES_MAX,
+        odp: ODP,
     }
 }
 

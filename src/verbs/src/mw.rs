@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rocebud_objects::{
-    Access, KEY_BYTE, Misuse, MwBind, MwType, Payload, QpType, SendFlags, SendOp, SendWr, SgeList,
+    Access, Errno, KEY_BYTE, Misuse, MwBind, MwType, Payload, QpType, SendFlags, SendOp, SendWr,
+    SgeList,
 };
 use rocebud_wire::{LKey, RKey};
 
@@ -139,8 +140,9 @@ impl Qp {
     /// on, which is good when the bind has completed. Only SIGNALED and FENCE mean anything.
     ///
     /// # Errors
-    /// EINVAL: not RC or UC, type 2, no region but a length, zero-based, window, region and queue
-    /// pair not of one protection domain, or a state without sending. ENOMEM: send queue full.
+    /// EINVAL: not RC or UC, type 2, no region but a length, zero-based, window and queue pair not
+    /// of one protection domain, or a state without sending. EPERM: window and region not of one
+    /// protection domain. ENOMEM: send queue full.
     /// What only the bind itself finds shows as `MW_BIND_ERR` in its completion.
     pub fn bind_mw(
         &self,
@@ -179,9 +181,14 @@ impl Qp {
         if info.access.contains(Access::ZERO_BASED) {
             return refuse("bind_mw: only type 2 windows can be zero-based");
         }
-        let alien = |mr: &Mr| mr.pd().id() != self.pd().id();
-        if !mw.is_of(self.pd()) || info.mr.is_some_and(alien) {
-            return refuse("bind_mw: window, region and queue pair are not of one domain");
+        if !mw.is_of(self.pd()) {
+            return refuse("bind_mw: window and queue pair are not of one protection domain");
+        }
+        if info.mr.is_some_and(|mr| mr.pd().id() != self.pd().id()) {
+            return Err(Misuse::new(
+                Errno::EPERM,
+                "bind_mw: window and region are not of one protection domain",
+            ));
         }
         Ok(())
     }

@@ -11,16 +11,19 @@ use super::command;
 use super::cq::{self, Cq};
 use super::cq_ex;
 use super::device::{Device, put};
+use super::dm;
 use super::domain::{self, Td, withdraw_dead};
 use super::handle::{Handle, Head, Object, give};
+use super::memory;
 use super::post;
 use super::qp::{self, Qp};
 use super::srq::{self, Srq};
 use super::types::{
     Plain, ibv_context, ibv_context_ops, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device,
-    ibv_device_attr, ibv_device_attr_ex, ibv_modify_cq_attr, ibv_parent_domain_init_attr, ibv_pd,
-    ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_send_wr,
-    ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wc, verbs_context,
+    ibv_device_attr, ibv_device_attr_ex, ibv_modify_cq_attr, ibv_odp_caps,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex,
+    ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_send_wr, ibv_td, ibv_td_init_attr, ibv_values_ex,
+    ibv_wc, verbs_context,
 };
 use super::window;
 
@@ -89,6 +92,8 @@ pub(crate) fn open_context(
     command::enter(command_fd, device, &verbs);
     let attr = verbs.query_device();
     let mut head = extended_operations();
+    [head.alloc_dm, head.free_dm, head.reg_dm_mr] = dm::slots();
+    [head.alloc_null_mr, head.advise_mr] = memory::slots();
     head.context = ibv_context {
         device,
         ops: operations(),
@@ -171,6 +176,8 @@ own_entry! {
         if room < offset_of!(ibv_device_attr_ex, odp_caps) {
             return Err(Misuse::invalid("ibv_query_device_ex: the structure is too small"));
         }
+        let device = context.verbs.query_device();
+        let odp = device.odp;
         let orig_attr = device_attr(&context.verbs);
         let full = ibv_device_attr_ex {
             orig_attr,
@@ -180,6 +187,14 @@ own_entry! {
             hca_core_clock: CLOCK_KHZ,
             cq_mod_caps: [u16::MAX; 2],
             packet_pacing_caps: [1, u32::MAX, CONNECTED_AND_DATAGRAM],
+            odp_caps: ibv_odp_caps {
+                general_caps: odp.general,
+                rc_odp_caps: odp.rc,
+                uc_odp_caps: odp.uc,
+                ud_odp_caps: odp.ud,
+            },
+            xrc_odp_caps: odp.xrc,
+            max_dm_size: device.max_dm_size,
             ..ibv_device_attr_ex::zeroed()
         };
         attr.set_sized(&full, room)

@@ -12,12 +12,13 @@ use rocebud_objects::{Errno, Misuse};
 
 use super::boundary::{Arg, Pointer, enter};
 use super::context::{Context, open_context};
+use super::dm::Dm;
 use super::handle::{Handle, Head, Object, give};
 use super::memory::{Mr, Pd};
 use super::real;
 use super::room::Room;
 use super::types::{
-    ibv_context, ibv_mr, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
+    ibv_context, ibv_dm, ibv_mr, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
 
 /// A thread domain of ours.
@@ -88,6 +89,7 @@ enum Shared {
     Pd(rocebud_verbs::Pd),
     /// The region, and its length.
     Mr(rocebud_verbs::Mr, usize),
+    Dm(rocebud_verbs::Dm),
 }
 
 static SHARED: Mutex<Option<HashMap<u32, Shared>>> = Mutex::new(None);
@@ -108,6 +110,12 @@ pub(crate) fn offer_mr(handle: u32, mr: &rocebud_verbs::Mr, length: usize) {
     shared().get_or_insert_default().insert(handle, mr);
 }
 
+/// Device memory can be imported from now on.
+pub(crate) fn offer_dm(handle: u32, dm: &rocebud_verbs::Dm) {
+    let dm = Shared::Dm(dm.clone());
+    shared().get_or_insert_default().insert(handle, dm);
+}
+
 /// The object of this handle was destroyed.
 pub(crate) fn withdraw(handle: u32) {
     if let Some(objects) = shared().as_mut() {
@@ -121,6 +129,7 @@ pub(crate) fn withdraw_dead() {
         objects.retain(|_, object| match object {
             Shared::Pd(pd) => pd.is_alive(),
             Shared::Mr(mr, _) => mr.is_alive(),
+            Shared::Dm(dm) => dm.is_alive(),
         });
     }
 }
@@ -178,6 +187,23 @@ c_api! {
     /// `ibv_unimport_pd`: the protection domain itself stays.
     fn ibv_unimport_pd(pd: Pd) -> Silent, () {
         drop(Handle::<Pd>::from_raw(pd.as_ptr()).reclaim());
+        Ok(())
+    }
+
+    /// `ibv_import_dm`
+    fn ibv_import_dm(context: Context, handle: u32) -> Pointer, *mut ibv_dm {
+        let objects = shared();
+        let Some(Shared::Dm(dm)) = objects.as_ref().and_then(|all| all.get(&handle)) else {
+            return Err(NO_SUCH_HANDLE);
+        };
+        let verbs = dm.import(&context.verbs)?;
+        drop(objects);
+        Ok(super::dm::make_dm(context.as_ptr(), verbs, handle, true))
+    }
+
+    /// `ibv_unimport_dm`: the device memory itself stays.
+    fn ibv_unimport_dm(dm: Dm) -> Silent, () {
+        drop(Handle::<Dm>::from_raw(dm.as_ptr()).reclaim());
         Ok(())
     }
 

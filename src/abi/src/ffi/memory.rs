@@ -4,13 +4,15 @@ use core::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rocebud_objects::{Access, Errno, Misuse};
+use rocebud_verbs::{Advice, AdvisedRange};
+use rocebud_wire::LKey;
 
-use super::boundary::Outcome;
+use super::boundary::{Arg, Outcome, set_errno};
 use super::context::Context;
 use super::domain::{offer_mr, offer_pd, withdraw};
 use super::handle::{Handle, Head, Object, give};
 use super::room::Room;
-use super::types::{ibv_context, ibv_mr, ibv_pd};
+use super::types::{ibv_context, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_sge};
 
 /// A protection domain of ours.
 #[repr(C)]
@@ -100,6 +102,18 @@ pub(crate) fn make_mr(
     }))
 }
 
+/// Hands a new region to C; it can be imported from now on.
+pub(crate) fn give_mr(
+    pd: &Pd,
+    verbs: rocebud_verbs::Mr,
+    addr: *mut c_void,
+    length: usize,
+) -> *mut ibv_mr {
+    let handle = next_handle();
+    offer_mr(handle, &verbs, length);
+    make_mr(pd, verbs, addr, length, handle)
+}
+
 /// Numbers for the `handle` fields, which tools print: never 0, unique until they wrap.
 pub(crate) fn next_handle() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -145,6 +159,20 @@ c_api! {
         register(pd, addr, length, iova, access)
     }
 
+    /// `ibv_reg_mr_ex`: by address; descriptors of other devices' memory are not known here.
+    fn ibv_reg_mr_ex(pd: Pd, attr: Arg<ibv_mr_init_attr>) -> Pointer, *mut ibv_mr {
+        let attr = attr.get()?;
+        register(pd, attr.addr, attr.length, iova_of(&attr)?, attr.access.cast_unsigned())
+    }
+
+    /// `ibv_rereg_mr`: keys stay as they are, also after a failure.
+    fn ibv_rereg_mr(
+        mr: Mr, flags: c_int, pd: Handle<Pd>, addr: *mut c_void, length: usize, access: c_int,
+    ) -> MinusOne, c_int {
+        let to = Wanted { flags, pd, addr, length, access };
+        reregister(mr, &to)
+    }
+
     /// `ibv_dereg_mr`
     fn ibv_dereg_mr(mr: Mr) -> ErrnoCode, () {
         mr.verbs.dereg()?;
@@ -154,11 +182,140 @@ c_api! {
     }
 }
 
+own_entry! {
+    /// `verbs_context.alloc_null_mr`
+    fn alloc_null_mr(pd: Pd) -> Pointer, *mut ibv_mr {
+        let verbs = pd.verbs.alloc_null_mr()?;
+        Ok(give_mr(pd, verbs, core::ptr::null_mut(), usize::MAX))
+    }
+
+    /// `verbs_context.advise_mr`
+    fn advise_mr(pd: Pd, advice: c_uint, flags: u32, list: *mut ibv_sge, num: u32)
+        -> ErrnoCode, ()
+    {
+        let advice = match advice {
+            0 => Advice::Prefetch,
+            1 => Advice::PrefetchWrite,
+            2 => Advice::PrefetchNoFault,
+            _ => return Err(Misuse::new(Errno::EOPNOTSUPP, "ibv_advise_mr: unknown advice")),
+        };
+        if flags & !ADVISE_FLUSH != 0 {
+            return Err(Misuse::invalid("ibv_advise_mr: unknown flags"));
+        }
+        let num = c_int::try_from(num).unwrap_or(-1);
+        let list = super::post::sges(list, num, u32::MAX)?;
+        let ranges: Vec<AdvisedRange> = list
+            .iter()
+            .map(|sge| AdvisedRange {
+                lkey: LKey(sge.lkey),
+                addr: sge.addr,
+                len: u64::from(sge.length),
+            })
+            .collect();
+        pd.verbs.advise_mr(advice, flags & ADVISE_FLUSH != 0, &ranges)
+    }
+}
+
+/// The slots of `verbs_context`: alloc_null_mr, advise_mr.
+pub(crate) fn slots() -> [super::types::Slot; 2] {
+    type List = *mut ibv_sge;
+    [
+        slot!(alloc_null_mr, fn(Handle<Pd>) -> *mut ibv_mr),
+        slot!(advise_mr, fn(Handle<Pd>, c_uint, u32, List, u32) -> c_int),
+    ]
+}
+
+/// `IBV_ADVISE_MR_FLAG_FLUSH`
+const ADVISE_FLUSH: u32 = 1;
+
+/// `ibv_reg_mr_ex`'s way of naming memory; the address that the region goes by.
+fn iova_of(attr: &ibv_mr_init_attr) -> Outcome<u64> {
+    const IOVA: u64 = 1;
+    const ADDR: u64 = 1 << 1;
+    const FD: u64 = 1 << 2;
+    let has = |bit| attr.comp_mask & bit != 0;
+    let refused = |errno, why| Err(Misuse::new(errno, why));
+    match (has(ADDR), has(FD)) {
+        (true, true) | (false, false) => refused(
+            Errno::EINVAL,
+            "ibv_reg_mr_ex: name the memory by address or by descriptor",
+        ),
+        (true, false) if attr.comp_mask & !(IOVA | ADDR) == 0 => Ok(if has(IOVA) {
+            attr.iova
+        } else {
+            attr.addr.addr() as u64
+        }),
+        _ => refused(
+            Errno::EOPNOTSUPP,
+            "ibv_reg_mr_ex: descriptors and DMA handles are not known here",
+        ),
+    }
+}
+
+/// Arguments of `ibv_rereg_mr`.
+struct Wanted {
+    flags: c_int,
+    pd: Handle<Pd>,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+}
+
+/// Answers 0 or `IBV_REREG_MR_ERR_CMD`, errno set. An error outcome is for arguments that rdma-core
+/// refuses before it asks the device (`IBV_REREG_MR_ERR_INPUT`).
+fn reregister(mr: &Mr, to: &Wanted) -> Outcome<c_int> {
+    const TRANSLATION: c_int = 1;
+    const PD: c_int = 1 << 1;
+    const ACCESS: c_int = 1 << 2;
+    const ERR_CMD: c_int = -4;
+    let has = |bit| to.flags & bit != 0;
+    if to.flags == 0 || to.flags & !(TRANSLATION | PD | ACCESS) != 0 {
+        return Err(Misuse::invalid("ibv_rereg_mr: unknown flags, or none"));
+    }
+    if has(TRANSLATION) && (to.addr.is_null() || to.length == 0) {
+        return Err(Misuse::invalid(
+            "ibv_rereg_mr: another range needs an address and a length",
+        ));
+    }
+    if to.access != 0 && !has(ACCESS) {
+        return Err(Misuse::invalid(
+            "ibv_rereg_mr: access flags without IBV_REREG_MR_CHANGE_ACCESS",
+        ));
+    }
+    let done = || -> Outcome<()> {
+        let pd = if has(PD) { Some(to.pd.mine()?) } else { None };
+        let access = access_flags(to.access.cast_unsigned())?;
+        let start = to.addr.expose_provenance() as u64;
+        mr.verbs.rereg(&rocebud_verbs::Rereg {
+            range: has(TRANSLATION).then_some((start, to.length as u64)),
+            pd: pd.map(|pd| &pd.verbs),
+            access: has(ACCESS).then_some(access),
+        })?;
+        mr.head.update(|head| {
+            if has(TRANSLATION) {
+                offer_mr(head.handle, &mr.verbs, to.length);
+                (head.addr, head.length) = (to.addr, to.length);
+            }
+            if let Some(pd) = pd {
+                head.pd = pd.as_ptr();
+            }
+        });
+        Ok(())
+    };
+    Ok(match done() {
+        Ok(()) => 0,
+        Err(refused) => {
+            set_errno(refused.errno);
+            ERR_CMD
+        }
+    })
+}
+
 /// Optional flags (from bit 20 up) may be ignored by a device that does not know them.
 pub(crate) const OPTIONAL: u32 = 0x3ff0_0000;
 
 /// The access flags that regions know, less unknown optional ones.
-fn access_flags(access: u32) -> Outcome<Access> {
+pub(crate) fn access_flags(access: u32) -> Outcome<Access> {
     let known = Access::from_bits_truncate(access);
     if access & !OPTIONAL & !known.bits() != 0 {
         return Err(Misuse::invalid("ibv_reg_mr: unknown access flags"));
@@ -183,7 +340,5 @@ fn register(
     // The library copies from and to the region by its address alone.
     let start = addr.expose_provenance() as u64;
     let verbs = pd.verbs.reg_mr(start, length as u64, iova, access)?;
-    let handle = next_handle();
-    offer_mr(handle, &verbs, length);
-    Ok(make_mr(pd, verbs, addr, length, handle))
+    Ok(give_mr(pd, verbs, addr, length))
 }

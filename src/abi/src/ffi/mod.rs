@@ -12,6 +12,7 @@ mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod dm;
 mod domain;
 mod event;
 mod gid;

@@ -116,10 +116,8 @@ macro_rules! not_yet {
 }
 
 not_yet! {
-    // Memory: re-registration, dma-buf, DMA handles, buffers.
-    ibv_rereg_mr: Minus EOPNOTSUPP Object;
+    // Memory: dma-buf, DMA handles, buffers.
     ibv_reg_dmabuf_mr: Null EOPNOTSUPP Object;
-    ibv_reg_mr_ex: Null EOPNOTSUPP Object;
     ibv_alloc_dmah: Null EOPNOTSUPP Context;
     ibv_dealloc_dmah: Code EOPNOTSUPP Object;
     ibv_dm_export_dmabuf_fd: Minus EOPNOTSUPP Object;
@@ -128,8 +126,6 @@ not_yet! {
     ibv_reg_buf_mr: Null EOPNOTSUPP Object;
 
     // Objects shared between processes.
-    ibv_import_dm: Null EOPNOTSUPP Context;
-    ibv_unimport_dm: Zero EOPNOTSUPP Object;
 
     // Enhanced connection establishment.
     ibv_set_ece: Code EOPNOTSUPP Object;

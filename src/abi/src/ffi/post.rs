@@ -127,7 +127,7 @@ const TOO_MANY_SGES: Misuse =
 const OPCODE: Misuse = Misuse::invalid("this opcode cannot be posted");
 
 /// The caller's scatter/gather list.
-fn sges<'a>(list: *mut ibv_sge, num: c_int, max: u32) -> Outcome<&'a [ibv_sge]> {
+pub(crate) fn sges<'a>(list: *mut ibv_sge, num: c_int, max: u32) -> Outcome<&'a [ibv_sge]> {
     let n = u32::try_from(num).map_err(|_| TOO_MANY_SGES)?;
     if n > max {
         return Err(TOO_MANY_SGES);

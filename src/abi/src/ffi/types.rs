@@ -559,6 +559,28 @@ c_struct! {
         qp_type: u32,
         bind_mw_or_tso: [u64; 6],
     }
+    struct ibv_mr_init_attr {
+        length: usize,
+        access: c_int,
+        comp_mask: u64,
+        iova: u64,
+        addr: *mut c_void,
+        fd: c_int,
+        fd_offset: u64,
+        dmah: *mut c_void,
+    }
+    struct ibv_dm {
+        context: *mut ibv_context,
+        memcpy_to_dm: Slot,
+        memcpy_from_dm: Slot,
+        comp_mask: u32,
+        handle: u32,
+    }
+    struct ibv_alloc_dm_attr {
+        length: usize,
+        log_align_req: u32,
+        comp_mask: u32,
+    }
     struct ibv_mw {
         context: *mut ibv_context,
         pd: *mut ibv_pd,

@@ -15,6 +15,7 @@ fn region(access: Access) -> Region {
         iova: 0x5000,
         len: 0x1000,
         access,
+        is_null: false,
     }
 }
 
@@ -27,7 +28,7 @@ fn an_address_is_translated_by_its_iova() {
     let table = KeyTable::default();
     let key = table.insert(region(all())).unwrap();
     let local = table.local(PD, LKey(key), 0x5010, 16, true, Ok);
-    assert_eq!(local, Ok(0x10_0010));
+    assert_eq!(local, Ok(Spot::At(0x10_0010)));
     let remote = table.remote(SCOPE, RKey(key), 0x5fff, 1, Access::REMOTE_READ, Ok);
     assert_eq!(remote, Ok(0x10_0fff));
 }
@@ -82,7 +83,8 @@ fn a_key_works_only_whole_only_in_its_domain_and_only_for_what_it_grants() {
 #[test]
 fn zero_bytes_need_no_key() {
     let table = KeyTable::default();
-    assert_eq!(table.local(PD, LKey(0), 1, 0, true, Ok), Ok(0));
+    let local = table.local(PD, LKey(0), 1, 0, true, Ok);
+    assert_eq!(local, Ok(Spot::At(0)));
     let remote = table.remote(SCOPE, RKey(0), 1, 0, Access::REMOTE_WRITE, Ok);
     assert_eq!(remote, Ok(0));
 }
@@ -133,6 +135,69 @@ fn keys_do_not_tell_the_next_one() {
     indices.dedup();
     assert_eq!(indices.len(), keys.len());
     assert!(!indices.contains(&0));
+}
+
+#[test]
+fn a_null_region_has_no_place_and_is_not_for_the_peer() {
+    let table = KeyTable::default();
+    let null = Region {
+        addr: 0,
+        iova: 0,
+        len: u64::MAX,
+        is_null: true,
+        ..region(Access::LOCAL_WRITE)
+    };
+    let key = table.insert(null).unwrap();
+    for (va, len) in [(0, 1), (1 << 60, 1 << 31), (u64::MAX - 8, 8)] {
+        let spot = table.local(PD, LKey(key), va, len, true, Ok);
+        assert_eq!(spot, Ok(Spot::Nowhere), "{va:#x}");
+    }
+    let wraps = table.local(PD, LKey(key), u64::MAX - 1, 3, true, Ok);
+    assert_eq!(wraps, Err(LocalFault::Bounds));
+    let remote = table.remote(SCOPE, RKey(key), 0, 1, Access::REMOTE_READ, Ok);
+    assert_eq!(remote, Err(RemoteFault::Access));
+}
+
+#[test]
+fn a_region_that_becomes_another_keeps_its_key_and_nothing_else() {
+    let table = KeyTable::default();
+    let key = table.insert(region(all())).unwrap();
+    let other = Region {
+        pd: PdId(9),
+        addr: 0x70_0000,
+        iova: 0x9000,
+        len: 16,
+        access: Access::REMOTE_READ,
+        is_null: false,
+    };
+    assert!(table.replace(key ^ 1, other).is_err());
+    table.replace(key, other).unwrap();
+    assert_eq!(table.region(key), Some(other));
+    assert_eq!(
+        table.local(PD, LKey(key), 0x5000, 1, false, Ok),
+        Err(LocalFault::Pd)
+    );
+    let scope = Scope {
+        pd: PdId(9),
+        ..SCOPE
+    };
+    let at = |need| table.remote(scope, RKey(key), 0x9008, 8, need, Ok);
+    assert_eq!(at(Access::REMOTE_READ), Ok(0x70_0008));
+    assert_eq!(at(Access::REMOTE_WRITE), Err(RemoteFault::Access));
+    let two = table.insert_window(PdId(9), MwType::Two).unwrap();
+    let bindable = Region {
+        access: Access::MW_BIND,
+        ..other
+    };
+    table.replace(key, bindable).unwrap();
+    let shown = MwBind {
+        addr: 0x9000,
+        len: 8,
+        ..bind(two, key, 1)
+    };
+    table.bind_window(scope, &shown).unwrap();
+    let refused = table.replace(key, other).unwrap_err();
+    assert_eq!(refused.errno, Errno::EBUSY);
 }
 
 // ---- windows

@@ -104,7 +104,6 @@ fn bad_regions() {
             Access::from_bits_retain(1 << 15),
             Errno::EINVAL,
         ),
-        (page, 10, page, local | Access::ON_DEMAND, Errno::EOPNOTSUPP),
         (page, u64::MAX, page, local, Errno::EINVAL),
         (page, 10, page + 1, local, Errno::EINVAL),
         (hole, 10, hole, local, Errno::EFAULT),

@@ -8,6 +8,7 @@ mod cases;
 mod endpoint;
 mod faults;
 mod life;
+mod regions;
 mod sys;
 mod windows;
 
@@ -29,7 +30,14 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = args.iter().skip(1).find(|a| !a.starts_with('-'));
-    let all = [cases::ALL, life::ALL, windows::ALL, faults::ALL].concat();
+    let all = [
+        cases::ALL,
+        life::ALL,
+        regions::ALL,
+        windows::ALL,
+        faults::ALL,
+    ]
+    .concat();
     let mut failed = 0;
     for (name, case) in all {
         if filter.is_some_and(|f| !name.contains(f.as_str())) {

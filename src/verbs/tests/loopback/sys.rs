@@ -91,6 +91,15 @@ pub(crate) fn map(len: usize, writable: bool) -> u64 {
     at as u64
 }
 
+/// Maps fresh pages where some were taken away.
+pub(crate) fn map_at(at: u64, len: usize) {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: nothing is mapped there, or the call fails.
+    let got = unsafe { libc::mmap(at as *mut libc::c_void, len, prot, flags, -1, 0) };
+    assert_eq!(got as u64, at, "the place was taken meanwhile");
+}
+
 /// Takes pages of [`map`] away.
 pub(crate) fn unmap(at: u64, len: usize) {
     // SAFETY: only called on pages that the caller mapped and nobody uses.

@@ -224,7 +224,8 @@ fn refusals() {
         mr: Some(&alien),
         ..info
     };
-    refused(&a.qp, &one, signaled, &other);
+    let alien = a.qp.bind_mw(&one, 1, signaled, &other).unwrap_err();
+    assert_eq!(alien.errno, Errno::EPERM);
     let fresh = Endpoint::new(QpType::Rc, false, 64);
     let its_own = fresh.pd.alloc_mw(MwType::One).unwrap();
     let away = MwBindInfo {
