@@ -63,7 +63,7 @@ fn answers_that_do_not_fit_or_are_nonsense_are_errors() {
     let (client, daemon) = client(vec![other, vec![0xff; 40], no_fds]);
     assert_eq!(client.devices().unwrap_err().kind, ErrorKind::Malformed);
     assert_eq!(client.devices().unwrap_err().kind, ErrorKind::Malformed);
-    assert_eq!(client.take_slot().unwrap_err().kind, ErrorKind::Os);
+    assert_eq!(client.take_slot().unwrap_err().kind, ErrorKind::Descriptors);
     let _notices = daemon.join().unwrap();
     assert_eq!(client.devices().unwrap_err().kind, ErrorKind::Gone);
 }
