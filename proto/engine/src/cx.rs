@@ -25,6 +25,8 @@ pub(crate) struct Core {
     /// Bytes of packets that wait for receives.
     pub(crate) parked_bytes: u64,
     pub(crate) ready: Ready,
+    /// Queue pairs that the world has refused room; see `Env::has_room`.
+    pub(crate) held: Ready,
     /// Queues that overran and whose queue pairs have not been told yet.
     pub(crate) failed_cqs: Vec<CqId>,
     /// Queues that overran.

@@ -7,7 +7,7 @@ use rocebud_objects::{
     Access, AsyncEvent, AtomicOp, BindFault, Counter, CqId, InvalidateFault, MwBind, Note, PdId, Wc,
 };
 pub use rocebud_objects::{LocalFault, RemoteFault, Scope};
-use rocebud_wire::{LKey, Qpn, RKey};
+use rocebud_wire::{Gid, LKey, Qpn, RKey};
 
 /// The completion queue was full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,6 +120,22 @@ pub trait Env {
     /// always do, whatever this says). On an overrun the engine raises `CQ_ERR` once and takes the
     /// attached queue pairs down; the world only refuses.
     fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), CqOverrun>;
+
+    /// Is there room for a packet of `bytes` in the buffer of a peer process, as far as the world
+    /// knows? Asked before a packet of any service is made, but not for the only packet that an RC
+    /// queue pair has in flight. When refused, the queue pair is held until
+    /// [`Node::retry_held`](crate::Node::retry_held).
+    fn has_room(&mut self, to: Gid, slot: u16, bytes: u64) -> bool {
+        let _ = (to, slot, bytes);
+        true
+    }
+
+    /// Is it known that a peer process has not yet read all that was sent to it? Then a missing
+    /// answer is no sign of loss.
+    fn is_behind(&mut self, to: Gid, slot: u16) -> bool {
+        let _ = (to, slot);
+        false
+    }
 
     /// Raises an asynchronous event.
     fn event(&mut self, event: AsyncEvent);

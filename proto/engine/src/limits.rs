@@ -44,6 +44,9 @@ pub const PACKET_COST_BYTES: u64 = 512;
 /// the allocator's share.
 pub const PARKED_COST_BYTES: u64 = 256;
 
+/// Held queue pairs that try again in one go: the others would find the room taken.
+pub const HELD_RETRIES: usize = 16;
+
 /// Datagram receives begin with room for a global route header.
 pub const GRH_BYTES: u64 = 40;
 

@@ -525,6 +525,24 @@ impl Node {
         None
     }
 
+    /// Queue pairs wait for room that [`Env::has_room`] has refused.
+    #[must_use]
+    pub fn has_held(&self) -> bool {
+        !self.core.held.is_empty()
+    }
+
+    /// Lets those who wait for room try again, some of them at a time. Call it when there may be
+    /// some, and now and then.
+    pub fn retry_held(&mut self) {
+        for _ in 0..limits::HELD_RETRIES {
+            let Some(index) = self.core.held.front() else {
+                return;
+            };
+            self.core.held.pop();
+            self.core.ready.push(index);
+        }
+    }
+
     /// [`Node::poll_transmit`] may have something.
     #[must_use]
     pub fn wants_transmit(&self) -> bool {

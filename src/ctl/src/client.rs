@@ -14,7 +14,7 @@ use crate::limits::{ANSWER_WAIT, MESSAGE_BYTES_MAX};
 use crate::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
 use crate::start::{SocketName, Unreachable, serves_us};
 use crate::status::StatusReport;
-use crate::{DeviceInfo, DeviceList, PageSet};
+use crate::{DeviceInfo, DeviceList, Ledger, PageSet};
 
 /// A connection to the daemon. Requests from several threads take turns.
 #[derive(Debug)]
@@ -190,6 +190,16 @@ impl Client {
         }
         let pages = Arc::new(self.map_pages(&Request::PageSet)?);
         Ok(Arc::clone(self.pages.get_or_init(|| pages)))
+    }
+
+    /// What is on its way to each process of this user; see [`Ledger`].
+    pub fn ledger(&self) -> Result<Ledger, CtlError> {
+        let (answer, fds) = self.ask(&Request::Ledger)?;
+        if answer != Answer::Pages {
+            return Err(self.out_of_step());
+        }
+        let fd = fds.into_iter().next().ok_or_else(too_few_fds)?;
+        Ledger::map(&fd).map_err(|e| CtlError::os("mapping the ledger", e))
     }
 
     /// What the daemon knows about itself and everybody.

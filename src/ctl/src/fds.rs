@@ -31,6 +31,9 @@ pub(crate) unsafe trait SharedLayout {}
 // SAFETY: `Layout` is repr(C) and made of AtomicU32 and AtomicU64 only (see page.rs).
 unsafe impl SharedLayout for crate::page::Layout {}
 
+// SAFETY: `Layout` is repr(C) and made of AtomicU64 and padding that nobody reads (see ledger.rs).
+unsafe impl SharedLayout for crate::ledger::Layout {}
+
 impl<T: SharedLayout> Mapping<T> {
     /// Maps the whole of `fd`. Refuses a file that is shorter than `T` or that could shrink.
     pub(crate) fn new(fd: impl AsFd) -> io::Result<Self> {
@@ -41,7 +44,7 @@ impl<T: SharedLayout> Mapping<T> {
         if !long_enough || !seals.contains(SealFlags::SHRINK) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "page-set is too short or not sealed",
+                "shared file is too short or not sealed",
             ));
         }
         let flags = MapFlags::SHARED;

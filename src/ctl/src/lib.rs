@@ -2,7 +2,8 @@
 //!
 //! A `SOCK_SEQPACKET` unix socket carries requests and answers ([`messages`]), descriptors ride
 //! along as `SCM_RIGHTS`, and one shared [`PageSet`] per process holds what the daemon must be able
-//! to read at any time without asking: counters and each queue pair's last events.
+//! to read at any time without asking: counters and each queue pair's last events. One [`Ledger`]
+//! per user says what is on its way to each of his processes.
 //!
 //! Start reading at [`Client`]; the daemon's half is built from [`channel`] and [`messages`].
 
@@ -14,6 +15,7 @@ mod device;
 mod error;
 pub mod fds;
 pub mod forward;
+mod ledger;
 pub mod limits;
 pub mod messages;
 pub mod page;
@@ -24,6 +26,7 @@ pub mod status;
 pub use client::{Client, Notice, SlotGrant};
 pub use device::{DeviceInfo, DeviceList, GidEntry};
 pub use error::{CtlError, ErrorKind};
+pub use ledger::{Ledger, Line};
 pub use page::PageSet;
 pub use start::{
     SYSTEM_SOCKET, SocketName, Unreachable, control_socket, report_start, user_socket_name,

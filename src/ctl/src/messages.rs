@@ -8,7 +8,7 @@ use crate::status::StatusReport;
 use crate::{DeviceList, ErrorKind};
 
 /// Version of everything behind the greeting. Library and daemon must agree exactly.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"ROCEBUD\0";
 
@@ -140,6 +140,8 @@ pub enum Request {
     TakeSlot,
     /// This process's shared page-set.
     PageSet,
+    /// The ledger of this process's user.
+    Ledger,
     /// Everything the daemon knows about itself and its clients.
     Status,
     /// The page-set of process `key` of a [`StatusReport`], to read.
@@ -173,7 +175,7 @@ pub enum Answer {
         /// Receive buffer of each receive socket, bytes of kernel memory.
         rcvbuf_bytes: u32,
     },
-    /// To [`Request::PageSet`] and [`Request::PagesOf`], with one descriptor.
+    /// To [`Request::PageSet`], [`Request::Ledger`] and [`Request::PagesOf`], with one descriptor.
     Pages,
     /// To [`Request::Status`].
     Status(Box<StatusReport>),

@@ -14,6 +14,7 @@ mod devices;
 mod gid_table;
 mod group;
 mod holder;
+mod ledgers;
 mod limits;
 mod log;
 mod netlink;

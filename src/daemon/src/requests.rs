@@ -101,6 +101,7 @@ impl Server {
             Request::Devices => return self.answer_devices(key),
             Request::TakeSlot => self.give_slot(key),
             Request::PageSet => self.give_pages(key),
+            Request::Ledger => self.give_ledger(key),
             Request::Status => self.answer_status(key),
             Request::PagesOf { key: of } => self.show_pages(key, of),
             Request::ReturnSlot { slot } => self.take_back_slot(key, slot),
@@ -194,8 +195,11 @@ impl Server {
 
     /// A slot that was granted and that nobody has used.
     fn nobodys(&mut self, key: u64, number: u16) {
-        if let Some(pages) = self.clients.get(&key).and_then(|c| c.pages.as_ref()) {
-            pages.set.remove_slot(number);
+        if let Some(client) = self.clients.get(&key) {
+            if let Some(pages) = &client.pages {
+                pages.set.remove_slot(number);
+            }
+            self.ledgers.close(client.ids.uid, number);
         }
         self.slots.undo(number);
         self.group.close(number);
@@ -239,6 +243,7 @@ impl Server {
         if let Some(pages) = &client.pages {
             pages.set.add_slot(number);
         }
+        self.ledgers.open(client.ids.uid, number, rcvbuf_bytes);
         let message = messages::encode(&answer).map_err(Refused::With)?;
         channel::send(&client.socket, &message, &list).map_err(|_| Refused::Drop)?;
         let index = client.slots.len();
@@ -273,6 +278,14 @@ impl Server {
             .try_clone()
             .map_err(|e| os("making a page-set", e))?;
         channel::send(&client.socket, &message, &[fd.as_fd()]).map_err(|_| Refused::Drop)
+    }
+
+    fn give_ledger(&mut self, key: u64) -> Result<(), Refused> {
+        let client = self.clients.get(&key).ok_or(Refused::Drop)?;
+        let file = self.ledgers.file(client.ids.uid);
+        let file = file.map_err(|e| os("making a ledger", e))?;
+        let message = messages::encode(&Answer::Pages).map_err(Refused::With)?;
+        channel::send(&client.socket, &message, &[file]).map_err(|_| Refused::Drop)
     }
 
     fn show_pages(&mut self, key: u64, of: u64) -> Result<(), Refused> {

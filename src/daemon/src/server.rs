@@ -16,6 +16,7 @@ use crate::clients::{Client, Graveyard};
 use crate::control::{self, Claim, Listener};
 use crate::devices::{Devices, Now};
 use crate::group::Group;
+use crate::ledgers::Ledgers;
 use crate::limits::{
     ACCEPT_PAUSE, CONNECTIONS_MAX, HELLO_WAIT, LINGER, LINGER_AT_START, LINGER_TO_EXPLAIN,
     LOOK_AGAIN, PORT_WAIT,
@@ -146,6 +147,7 @@ fn take_port() -> Result<Group, CtlError> {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) slot0: Slot0,
+    pub(crate) ledgers: Ledgers,
     pub(crate) clients: BTreeMap<u64, Client>,
     pub(crate) group: Group,
     pub(crate) graveyard: Graveyard,
@@ -196,6 +198,7 @@ impl Server {
         Ok(Self {
             devices: Devices::new(host_salt(), group.has_ipv6()),
             slot0,
+            ledgers: Ledgers::default(),
             clients: BTreeMap::new(),
             group,
             graveyard: Graveyard::default(),
@@ -326,6 +329,7 @@ impl Server {
             return;
         };
         for slot in self.slots.release(key, now) {
+            self.ledgers.close(client.ids.uid, slot);
             let unread = self.group.close(slot);
             self.slot0.count(rocebud_objects::Counter::RcvdPkts, unread);
             self.slot0.count(rocebud_objects::Counter::DropNoQp, unread);

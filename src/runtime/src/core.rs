@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
 use rocebud_ctl::{PageSet, SlotGrant, forward};
 use rocebud_engine::{Node, NodeConfig};
@@ -12,6 +13,7 @@ use rocebud_objects::{Counter, Instant};
 use rocebud_wire::Gid;
 
 use crate::env::{Directory, World};
+use crate::flow::Flow;
 use crate::hooks::Hooks;
 use crate::keys::KeyTable;
 use crate::qpn::QpnPool;
@@ -30,8 +32,11 @@ const DRAIN_ROUNDS_MAX: usize = 64;
 /// the responder, where the last request of a long line comes up after its timer has run out.
 const READ_WINDOW_MAX: u32 = 2 << 20;
 
-/// When to try again what the link could not take.
+/// When to try again what the link or a neighbour's buffer could not take.
 const STUCK_RETRY_NS: u64 = 100_000;
+
+/// How long after it was received from a socket's losses are known at the latest.
+const LOSSES_KNOWN_NS: u64 = 100_000_000;
 
 /// Small posts between two polls that leave at once, and how many more may wait.
 const POSTS_AT_ONCE: u32 = 2;
@@ -56,11 +61,15 @@ pub(crate) struct Core {
     /// Queue pairs attached to each multicast group on each interface.
     pub(crate) groups: HashMap<(Gid, u32), u32>,
     pub(crate) link: Option<UdpLink>,
+    /// Room at processes of this host.
+    pub(crate) flow: Flow,
     forwards: Vec<OwnedFd>,
     forward_buf: Vec<u8>,
     tx: Tx,
     hooks: Hooks,
     lost: u64,
+    /// When to ask the kernel what it dropped.
+    losses_due_ns: u64,
     /// Small posts since the engine last sent for a poll.
     posts: u32,
 }
@@ -89,11 +98,13 @@ impl Core {
             qpns: QpnPool::default(),
             groups: HashMap::new(),
             link: None,
+            flow: Flow::default(),
             forwards: Vec::new(),
             forward_buf: Vec::new(),
             tx: Tx::new(),
             hooks: Hooks::from_environment(),
             lost: 0,
+            losses_due_ns: u64::MAX,
             posts: 0,
         }
     }
@@ -117,6 +128,7 @@ impl Core {
         }
         self.forwards.push(grant.forward);
         self.qpns.add_slot(grant.slot);
+        self.flow.add_slot(grant.slot);
         Ok(())
     }
 
@@ -134,6 +146,7 @@ impl Core {
             keys: &shared.keys,
             pages: &shared.pages,
             dir: &self.dir,
+            flow: &mut self.flow,
             now: now(),
         };
         (&mut self.node, world)
@@ -200,6 +213,7 @@ impl Core {
     }
 
     fn transmit_guarded(&mut self, shared: &Shared, guard: &mut Option<Guard>) -> usize {
+        self.node.retry_held();
         if !self.node.wants_transmit() && !self.tx.is_stuck() {
             return 0;
         }
@@ -208,6 +222,7 @@ impl Core {
             keys: &shared.keys,
             pages: &shared.pages,
             dir: &self.dir,
+            flow: &mut self.flow,
             now: now(),
         };
         match &mut self.link {
@@ -229,6 +244,7 @@ impl Core {
             keys: &shared.keys,
             pages: &shared.pages,
             dir: &self.dir,
+            flow: &mut self.flow,
             now: now(),
         };
         let mut rx = Rx {
@@ -244,13 +260,37 @@ impl Core {
             })
             .unwrap_or(0);
         if received != 0 {
-            let lost = link.rx_lost();
-            if lost != self.lost {
-                world.add(Counter::SocketOverflow, lost.wrapping_sub(self.lost));
-                self.lost = lost;
-            }
+            world.flow.enter_read();
+            self.losses_due_ns = self.losses_due_ns.min(world.now.0 + LOSSES_KNOWN_NS);
+        } else if link.is_dry() {
+            world.flow.dry();
+        }
+        let due = self.losses_due_ns <= world.now.0;
+        if due || received != 0 {
+            self.count_losses(shared, due);
         }
         received
+    }
+
+    /// Counts what the kernel dropped; with `ask` also what it has not told yet.
+    fn count_losses(&mut self, shared: &Shared, ask: bool) {
+        let Some(link) = &mut self.link else { return };
+        if ask {
+            link.look_for_losses();
+            self.losses_due_ns = u64::MAX;
+        }
+        let lost = link.rx_lost();
+        if lost != self.lost {
+            let cell = shared.pages.counter(Counter::SocketOverflow);
+            cell.fetch_add(lost.wrapping_sub(self.lost), Ordering::Relaxed);
+            self.lost = lost;
+        }
+    }
+
+    /// The program ends: what is due leaves, and losses not told yet are counted.
+    pub(crate) fn say_the_last(&mut self, shared: &Shared) {
+        self.transmit(shared);
+        self.count_losses(shared, true);
     }
 
     /// Takes frames that arrived at other processes' sockets. Returns how many.
@@ -263,6 +303,7 @@ impl Core {
             keys: &shared.keys,
             pages: &shared.pages,
             dir: &self.dir,
+            flow: &mut self.flow,
             now: now(),
         };
         let mut rx = Rx {
@@ -296,8 +337,11 @@ impl Core {
 
     /// When the next turn must happen even if nothing arrives.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        let retry = self.tx.is_stuck().then(|| now().0 + STUCK_RETRY_NS);
+        let waits = self.tx.is_stuck() || self.node.has_held();
+        let retry = waits.then(|| now().0 + STUCK_RETRY_NS);
+        let losses = Some(self.losses_due_ns).filter(|at| *at != u64::MAX);
         let timer = self.node.next_timeout().map(|at| at.0);
+        let timer = losses.into_iter().chain(timer).min();
         [retry, timer, self.dir.due_ns()]
             .into_iter()
             .flatten()

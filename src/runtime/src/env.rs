@@ -12,10 +12,11 @@ use rocebud_objects::{
     Access, AsyncEvent, AtomicOp, BindFault, Counter, CqId, FlushPlacement, Instant,
     InvalidateFault, MwBind, Note, NoteKind, PdId, QpState, SrqId, Wc,
 };
-use rocebud_wire::{LKey, Qpn, RKey};
+use rocebud_wire::{Gid, LKey, Qpn, RKey};
 
 use crate::context::{ContextShared, Element, QpShared, SrqShared};
 use crate::cq::Cq;
+use crate::flow::Flow;
 use crate::keys::{KeyTable, Spot};
 use crate::sys;
 
@@ -105,6 +106,7 @@ pub(crate) struct World<'a> {
     pub(crate) keys: &'a KeyTable,
     pub(crate) pages: &'a PageSet,
     pub(crate) dir: &'a Directory,
+    pub(crate) flow: &'a mut Flow,
     pub(crate) now: Instant,
 }
 
@@ -304,6 +306,14 @@ impl Env for World<'_> {
             // Destroying a queue is refused while queue pairs use it.
             None => Err(CqOverrun),
         }
+    }
+
+    fn has_room(&mut self, to: Gid, slot: u16, bytes: u64) -> bool {
+        self.flow.has_room(to, slot, bytes, self.now.0)
+    }
+
+    fn is_behind(&mut self, to: Gid, slot: u16) -> bool {
+        self.flow.is_behind(to, slot)
     }
 
     fn event(&mut self, event: AsyncEvent) {

@@ -13,6 +13,7 @@ pub mod cq;
 mod crowd;
 mod current;
 mod env;
+mod flow;
 mod fork;
 pub mod hooks;
 pub mod keys;

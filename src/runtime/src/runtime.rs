@@ -88,7 +88,7 @@ extern "C" fn say_what_is_due() {
         return;
     };
     if let Some(mut core) = try_lock(&runtime.core) {
-        core.transmit(&runtime.shared);
+        core.say_the_last(&runtime.shared);
     }
 }
 
@@ -114,6 +114,10 @@ impl Runtime {
         let client = Client::connect_or_start()?;
         let devices = client.device_list()?;
         let pages = client.page_set()?;
+        let ledger = client.ledger()?;
+        let mut core = Core::new();
+        core.flow.begin(ledger);
+        core.flow.set_devices(&devices.devices);
         let progress = Progress::new().map_err(os("making an event descriptor"))?;
         let runtime = Arc::new(Self {
             generation,
@@ -122,7 +126,7 @@ impl Runtime {
                 keys: KeyTable::default(),
                 pages,
             },
-            core: Mutex::new(Core::new()),
+            core: Mutex::new(core),
             progress,
             asking: Mutex::default(),
             sockets: Mutex::default(),
@@ -322,6 +326,7 @@ impl Runtime {
             let list = Arc::clone(&new.list);
             (std::mem::replace(&mut *devices, new).list, list)
         };
+        lock(&self.core).flow.set_devices(&new);
         let find = |list: &[DeviceInfo], ifindex| {
             list.iter()
                 .find(|d: &&DeviceInfo| d.ifindex == ifindex)

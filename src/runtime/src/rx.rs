@@ -39,6 +39,7 @@ impl Rx<'_> {
         if qpn != Qpn::MULTICAST && !self.qpns.owns(qpn) {
             return self.pass_on(frame, world);
         }
+        world.flow.received(qpn, frame.data.len());
         let Some((id, flags)) = verify(frame) else {
             return world.add(Counter::DropIcrc, 1);
         };

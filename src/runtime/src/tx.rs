@@ -149,8 +149,10 @@ impl Tx {
                 world.add(Counter::DropFault, 1);
                 continue;
             }
+            world.flow.sent(out.path.dgid, out.dest_qp, out.len);
             self.append(&out, link);
         }
+        world.flow.flush();
         if let Some(ended) = run {
             self.learn(node, link, &ended, world);
         }

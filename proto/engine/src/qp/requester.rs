@@ -1,7 +1,7 @@
 //! Packets out of the send queue.
 
 use rocebud_objects::{Counter, FlushRange, QpState, QpType, SendFlags, SendOp};
-use rocebud_wire::{AtomicEth, Feth, Header, Opcode, Reth};
+use rocebud_wire::{AtomicEth, Feth, Gid, Header, Opcode, Qpn, Reth};
 
 use super::flush::local_reason;
 use super::sq::{Kind, Timer, Wqe};
@@ -122,6 +122,32 @@ impl Qp {
 
     /// Room for one more packet of `cost` in flight? Answers with a wake-up arranged if not.
     fn admit_forward<E: Env>(&mut self, cost: u64, cx: &mut Cx<'_, E>) -> bool {
+        if self.init.qp_type == QpType::Rc && !self.admit_reliable(cost, cx) {
+            return false;
+        }
+        // The only packet of a reliable queue pair always goes: its timer watches over the peer.
+        self.init.qp_type == QpType::Rc && self.sq.flight.bytes == 0
+            || self.find_room(self.path.dgid, self.attr.dest_qp_num, cost, cx)
+    }
+
+    /// Is there room at the peer's process? If not, this queue pair is held.
+    pub(crate) fn find_room<E: Env>(
+        &self,
+        to: Gid,
+        dest: Qpn,
+        cost: u64,
+        cx: &mut Cx<'_, E>,
+    ) -> bool {
+        let bytes = cost.saturating_sub(PACKET_COST_BYTES);
+        let room = cx.env.has_room(to, dest.slot(), bytes);
+        if !room {
+            cx.core.held.push(self.index);
+        }
+        room
+    }
+
+    /// Room for one more packet of `cost` in the windows?
+    fn admit_reliable<E: Env>(&mut self, cost: u64, cx: &mut Cx<'_, E>) -> bool {
         let flight = self.sq.flight;
         if flight.packets >= u64::from(cx.core.cfg.window_packets.max(1)) {
             return false;
@@ -156,7 +182,7 @@ impl Qp {
         let wqe = self.sq.current()?;
         let k = cursor - wqe.first;
         let (cost, last) = (wqe.cost(k, k + 1, pmtu), k + 1 == wqe.packets);
-        if reliable && !self.admit_forward(cost, cx) {
+        if !self.admit_forward(cost, cx) {
             return None;
         }
         let every = cx.core.cfg.ack_request_every_packets;
@@ -330,7 +356,7 @@ fn forward_header(wqe: &Wqe, first: bool, last: bool) -> Header {
         (false, false) => m,
         (false, true) => l,
     };
-    let (psn, qpn) = (rocebud_wire::Psn::new(0), rocebud_wire::Qpn::SMI);
+    let (psn, qpn) = (rocebud_wire::Psn::new(0), Qpn::SMI);
     let mut header = Header::new(rocebud_wire::Bth::new(opcode, qpn, psn));
     if let SendOp::Write { remote } | SendOp::WriteImm { remote, .. } = wqe.wr.op {
         header.ext.reth = Some(Reth {
@@ -350,7 +376,7 @@ fn forward_header(wqe: &Wqe, first: bool, last: bool) -> Header {
 }
 
 fn single_header(wqe: &Wqe) -> Header {
-    let (psn, qpn) = (rocebud_wire::Psn::new(0), rocebud_wire::Qpn::SMI);
+    let (psn, qpn) = (rocebud_wire::Psn::new(0), Qpn::SMI);
     let mut header = Header::new(rocebud_wire::Bth::new(Opcode::RC_FLUSH, qpn, psn));
     match wqe.wr.op {
         SendOp::CmpSwap {

@@ -26,7 +26,7 @@ impl Qp {
 
     /// Starts (or restarts) the wait for an answer, if the queue pair has a timeout at all.
     pub(crate) fn arm_ack_timer<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
-        self.sq.excused = false;
+        self.sq.excuses = 0;
         let timer = match self.ack_timeout_ns(cx) {
             0 => Timer::Off,
             nominal => {
@@ -65,15 +65,26 @@ impl Qp {
 
     /// A timer that runs much too late says that this process had no turn for as long; on the same
     /// machine its peer may have had none either. It waits as long again, once, and one nominal
-    /// timeout at most.
+    /// timeout at most. A peer that is known not to have read what it got is waited for as well, up
+    /// to the four nominal timeouts that the specification allows.
     fn excuses<E: Env>(&mut self, deadline: Instant, cx: &mut Cx<'_, E>) -> bool {
         let nominal = self.ack_timeout_ns(cx);
         let late = cx.now.ns_since(deadline);
-        if self.sq.excused || late <= nominal / limits::TIMER_LATE_PARTS {
+        let backoff = self.sq.timeouts.min(limits::TIMEOUT_BACKOFF_SHIFT_MAX);
+        let spare = (1 << limits::TIMEOUT_BACKOFF_SHIFT_MAX) - (1 << backoff);
+        let wait = if self.sq.excuses == 0 && late > nominal / limits::TIMER_LATE_PARTS {
+            late.min(nominal)
+        } else if self.sq.excuses < spare
+            && cx
+                .env
+                .is_behind(self.path.dgid, self.attr.dest_qp_num.slot())
+        {
+            nominal
+        } else {
             return false;
-        }
-        let deadline = cx.now + late.min(nominal);
-        self.sq.excused = true;
+        };
+        self.sq.excuses += 1;
+        let deadline = cx.now + wait;
         self.set_timer(Timer::Ack { deadline }, cx);
         true
     }

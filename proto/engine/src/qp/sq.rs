@@ -169,8 +169,8 @@ pub(crate) struct SendQueue {
     pub(crate) rnr_left: u8,
     /// Timeouts in a row.
     pub(crate) timeouts: u32,
-    /// This timeout ran late once already.
-    pub(crate) excused: bool,
+    /// How often the timer that runs was prolonged.
+    pub(crate) excuses: u32,
     pub(crate) timer: Timer,
 }
 

@@ -8,7 +8,7 @@ use super::flush::local_reason;
 use super::{Qp, sge};
 use crate::cx::Cx;
 use crate::env::Env;
-use crate::limits::GRH_BYTES;
+use crate::limits::{GRH_BYTES, PACKET_COST_BYTES};
 use crate::node::{RxMeta, Transmit};
 use crate::reasons::Reason;
 
@@ -25,6 +25,11 @@ impl Qp {
         let (qpn, pkey) = (self.qpn, self.attr.pkey());
         let wqe = self.sq.current()?;
         let to = wqe.wr.ud?;
+        let cost = wqe.len + PACKET_COST_BYTES;
+        if !self.find_room(to.path.dgid, to.remote_qpn, cost, cx) {
+            return None;
+        }
+        let wqe = self.sq.current()?;
         let mut bth = Bth::new(Opcode::UD_SEND_ONLY, to.remote_qpn, psn);
         bth.pkey = pkey;
         bth.solicited = wqe.wr.flags.contains(rocebud_objects::SendFlags::SOLICITED);

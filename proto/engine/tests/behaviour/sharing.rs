@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use rocebud_engine::NodeConfig;
-use rocebud_objects::{Counter, SendOp};
+use rocebud_objects::{Counter, QpType, SendOp};
 use rocebud_wire::{Packet, Qpn};
 
-use crate::pair::{Pair, QPN, START, Setup, gids, moves, path, remote, sge, wr};
+use crate::pair::{Fate, Pair, QPN, START, Setup, gids, moves, path, remote, sge, wr};
 
 const FAR: u64 = START + 0x20_0000;
 const MIB: u32 = 1 << 20;
@@ -113,4 +113,70 @@ fn readers_take_turns_at_their_own_buffer() {
         assert_eq!(pair.results(0).len(), 8);
         assert_fair(window, &shares(&pair, 2400, 1), 8, 2400);
     }
+}
+
+/// Each service sends as much as there is room for, and goes on when there is more.
+#[test]
+fn a_queue_pair_is_held_while_the_peer_has_no_room() {
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        let mut pair = Pair::new(Setup {
+            qp_type,
+            ..Setup::default()
+        });
+        // RC's first packet goes in any case: there would be no timer else.
+        let free = usize::from(qp_type == QpType::Rc);
+        pair.side[0].world.room = Some(3 * 1024);
+        for i in 0..10 {
+            pair.recv(1, i, &[sge(FAR, 2000)]).unwrap();
+            let mut wr = wr(i, SendOp::Send, &[sge(START, 1024)]);
+            wr.ud = (qp_type == QpType::Ud).then(|| pair.ud(0));
+            pair.post(0, wr).unwrap();
+        }
+        assert_eq!(pair.transmit(0), 3 + free, "{qp_type:?}");
+        let node = &mut pair.side[0].node;
+        assert!(node.has_held() && !node.wants_transmit());
+        node.retry_held();
+        assert_eq!(pair.transmit(0), 0, "still no room");
+        pair.side[0].world.room = Some(1024);
+        pair.side[0].node.retry_held();
+        assert_eq!(pair.transmit(0), 1);
+        pair.side[0].world.room = None;
+        pair.side[0].node.retry_held();
+        pair.run();
+        assert_eq!(pair.results(0).len(), 10);
+        assert_eq!(pair.results(1).len(), 10);
+        assert!(!pair.side[0].node.has_held());
+        let timeouts = pair.side[0].world.counter(Counter::LocalAckTimeoutErr);
+        assert_eq!(timeouts, 0);
+    }
+}
+
+/// A peer that has not read what it got cannot answer: it is given the four timeouts that the
+/// specification allows, and no more.
+#[test]
+fn a_peer_that_is_known_to_be_behind_is_waited_for() {
+    let nominal = 4096_u64 << 14;
+    let mut pair = Pair::rc();
+    pair.side[0].world.behind = true;
+    pair.rule(|f| match f.from {
+        0 => Fate::Drop,
+        _ => Fate::Deliver,
+    });
+    let start = pair.now;
+    post_to_the_first(&mut pair);
+    pair.run();
+    let sent: Vec<u64> = pair
+        .log
+        .iter()
+        .map(|f| (f.at.ns_since(start)) / nominal)
+        .collect();
+    assert_eq!(sent, [0, 4, 8, 12, 16, 20, 24, 28]);
+    assert_eq!(
+        pair.results(0)[0],
+        (0, rocebud_objects::WcStatus::RetryExcErr)
+    );
+}
+
+fn post_to_the_first(pair: &mut Pair) {
+    pair.post(0, wr(0, SendOp::Send, &[sge(START, 8)])).unwrap();
 }

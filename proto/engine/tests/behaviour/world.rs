@@ -7,7 +7,7 @@ use rocebud_objects::{
     Access, AsyncEvent, AtomicOp, BindFault, BindTarget, Counter, CqId, InvalidateFault, MwBind,
     MwType, Note, PdId, Wc, Window,
 };
-use rocebud_wire::{LKey, Qpn, RKey};
+use rocebud_wire::{Gid, LKey, Qpn, RKey};
 
 pub struct Region {
     pub pd: PdId,
@@ -33,6 +33,10 @@ pub struct World {
     pub counters: BTreeMap<usize, u64>,
     pub notes: Vec<(Qpn, Note)>,
     pub flushes: Vec<(u64, u64, bool, u8)>,
+    /// Bytes that the peer's buffer still takes, if it is known; `None` = not known.
+    pub room: Option<u64>,
+    /// The peer is known not to have read all.
+    pub behind: bool,
     /// Pages that are "not there": any access gives a page fault.
     pub bad_pages: BTreeSet<u64>,
 }
@@ -149,6 +153,19 @@ fn local(fault: RemoteFault) -> LocalFault {
 }
 
 impl Env for World {
+    fn has_room(&mut self, _to: Gid, _slot: u16, bytes: u64) -> bool {
+        let Some(room) = &mut self.room else {
+            return true;
+        };
+        let left = room.checked_sub(bytes);
+        *room = left.unwrap_or(*room);
+        left.is_some()
+    }
+
+    fn is_behind(&mut self, _to: Gid, _slot: u16) -> bool {
+        self.behind
+    }
+
     fn check_local(
         &self,
         pd: PdId,

@@ -106,6 +106,17 @@ impl UdpLink {
         self.receivers.sockets().iter().map(state).collect()
     }
 
+    /// The last receive looked at every socket and found nothing.
+    pub fn is_dry(&self) -> bool {
+        self.receivers.is_dry()
+    }
+
+    /// Brings [`PacketIo::rx_lost`] up to date, at the price of a system call per socket: the
+    /// kernel tells of a loss by itself only with the next datagram.
+    pub fn look_for_losses(&mut self) {
+        self.receivers.look_for_losses();
+    }
+
     fn add_receivers(&mut self, v4: std::os::fd::OwnedFd, v6: Option<std::os::fd::OwnedFd>) {
         self.receivers.add(Receiver::new(v4, false));
         if let Some(v6) = v6 {

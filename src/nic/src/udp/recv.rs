@@ -39,6 +39,7 @@ pub(super) struct Receivers {
     calls: u32,
     last_call: Instant,
     look_everywhere: bool,
+    dry: bool,
 }
 
 impl Receiver {
@@ -77,6 +78,7 @@ impl Receivers {
             calls: 0,
             last_call: Instant::now(),
             look_everywhere: true,
+            dry: false,
         }
     }
 
@@ -91,6 +93,20 @@ impl Receivers {
 
     pub(super) fn look_everywhere(&mut self) {
         self.look_everywhere = true;
+    }
+
+    /// The last call looked at every socket and found nothing.
+    pub(super) fn is_dry(&self) -> bool {
+        self.dry
+    }
+
+    /// Asks the kernel what it dropped: it tells by itself only with the next datagram.
+    pub(super) fn look_for_losses(&mut self) {
+        for socket in &mut self.sockets {
+            if let Ok(state) = queue_state(socket.fd.as_fd()) {
+                socket.drops_last = state.drops;
+            }
+        }
     }
 
     /// Receives about `max_batches` batches. A busy socket is looked at on each call, an idle one
@@ -116,6 +132,7 @@ impl Receivers {
                 frames += self.drain(i, &mut left, sink)?;
             }
         }
+        self.dry = all && frames == 0;
         Ok(frames)
     }
 
