@@ -41,6 +41,16 @@ pub struct QpShared {
     pub recv_cq: Arc<Cq>,
 }
 
+impl QpShared {
+    /// Takes its completions out of its queues.
+    pub(crate) fn purge(&self) {
+        self.send_cq.purge(self.qpn);
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.purge(self.qpn);
+        }
+    }
+}
+
 /// A shared receive queue, as events see it.
 #[derive(Debug)]
 pub struct SrqShared {

@@ -199,8 +199,8 @@ impl KeyTable {
         }
     }
 
-    /// Takes out every key of a protection domain.
-    pub fn remove_pd(&self, pd: PdId) {
+    /// Takes out every key of protection domains, in one pass.
+    pub fn remove_pds(&self, gone: impl Fn(PdId) -> bool) {
         let mut tables = write(&self.tables);
         let Tables {
             map,
@@ -208,9 +208,9 @@ impl KeyTable {
             bound,
         } = &mut *tables;
         map.retain(|_, entry| match &entry.what {
-            What::Region { region, .. } => region.pd != pd,
+            What::Region { region, .. } => !gone(region.pd),
             What::Window { window, .. } => {
-                let stays = window.pd != pd;
+                let stays = !gone(window.pd);
                 *windows -= usize::from(!stays);
                 stays
             }

@@ -339,8 +339,7 @@ impl Runtime {
         if mask.contains(AttrMask::STATE) && attr.qp_state == QpState::Reset {
             // A queue pair taken to RESET starts clean; the specification leaves this open, but
             // hardware does it and programs rely on it.
-            qp.send_cq.purge(qp.qpn);
-            qp.recv_cq.purge(qp.qpn);
+            qp.purge();
         }
         if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN)
             && let Ok((attr, init)) = core.node.query_qp(qp.qpn)
@@ -504,8 +503,7 @@ impl Runtime {
         node.destroy_qp(qp.qpn, &mut world)?;
         core.dir.qps.remove(&qp.qpn);
         core.qpns.free(qp.qpn, now().0);
-        qp.send_cq.purge(qp.qpn);
-        qp.recv_cq.purge(qp.qpn);
+        qp.purge();
         if let Some(record) = self.shared.pages.qp_record(qp.qpn) {
             record.end();
         }
@@ -580,23 +578,29 @@ impl Runtime {
 
     fn destroy_left_over(&self, core: &mut Core, qp: &QpShared) {
         self.kick(core);
+        let (node, mut world) = core.split(&self.shared);
+        if node.destroy_qp(qp.qpn, &mut world).is_err() {
+            Self::detach_all(core, qp);
+            let (node, mut world) = core.split(&self.shared);
+            let _ = node.destroy_qp(qp.qpn, &mut world);
+        }
+        core.dir.qps.remove(&qp.qpn);
+        core.qpns.free(qp.qpn, now().0);
+        qp.purge();
+        qp.send_cq.users.fetch_sub(1, Ordering::AcqRel);
+        qp.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
+        if let Some(record) = self.shared.pages.qp_record(qp.qpn) {
+            record.end();
+        }
+    }
+
+    fn detach_all(core: &mut Core, qp: &QpShared) {
         let groups: Vec<Gid> = core.groups.keys().map(|(group, _)| *group).collect();
         for group in groups {
             if core.node.detach_mcast(qp.qpn, group).is_ok() {
                 let Core { groups, link, .. } = &mut *core;
                 leave(groups, link.as_ref(), group, qp.context.ifindex);
             }
-        }
-        let (node, mut world) = core.split(&self.shared);
-        let _ = node.destroy_qp(qp.qpn, &mut world);
-        core.dir.qps.remove(&qp.qpn);
-        core.qpns.free(qp.qpn, now().0);
-        qp.send_cq.purge(qp.qpn);
-        qp.recv_cq.purge(qp.qpn);
-        qp.send_cq.users.fetch_sub(1, Ordering::AcqRel);
-        qp.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
-        if let Some(record) = self.shared.pages.qp_record(qp.qpn) {
-            record.end();
         }
     }
 }

@@ -217,9 +217,9 @@ impl Runtime {
         self.state_regions();
     }
 
-    /// Deregisters all memory of a protection domain.
-    pub fn deregister_pd(&self, pd: PdId) {
-        self.shared.keys.remove_pd(pd);
+    /// Deregisters all memory of protection domains.
+    pub fn deregister_pds(&self, gone: impl Fn(PdId) -> bool) {
+        self.shared.keys.remove_pds(gone);
         self.state_regions();
     }
 

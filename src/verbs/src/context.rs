@@ -63,9 +63,8 @@ impl Family {
 
     fn leave(&self) {
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            for pd in self.pds().iter() {
-                self.runtime.deregister_pd(*pd);
-            }
+            let pds = self.pds();
+            self.runtime.deregister_pds(|pd| pds.contains(&pd));
         }
     }
 }

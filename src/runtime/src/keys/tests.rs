@@ -314,7 +314,7 @@ fn windows_go_with_their_queue_pair_their_owner_or_their_region() {
     table
         .bind_window(other, &bind(windows[19], region, 4))
         .unwrap();
-    table.remove_pd(PD);
+    table.remove_pds(|pd| pd == PD);
     assert_eq!(table.len(), 0);
     assert!(!table.remove_window(windows[19]));
     table.release_windows(other.qpn);
