@@ -11,6 +11,7 @@ use rocebud_peer::tree::{self, c_program};
 use rocebud_peer::{Outcome, ensure};
 
 use crate::machine::build_for_everybody;
+use crate::places::{Family, Place, Program, Series, Stage};
 
 /// Program, its case.
 const RUNS: &[(&str, &str)] = &[
@@ -59,6 +60,16 @@ pub(crate) fn cases() -> Vec<Case> {
     let shortage = "every_shortage_of_descriptors_is_an_errno";
     all.push(Case::new(shortage, &root, descriptors));
     all.push(Case::new("idle_costs_no_cpu", &perftest, idle));
+    all.push(Case::new(
+        "a_thousand_qps_of_perftest",
+        &perftest,
+        thousand_of_perftest,
+    ));
+    all.push(Case::new(
+        "c024_perftest_on_a_shared_queue",
+        &perftest,
+        shared_queue,
+    ));
     all
 }
 
@@ -106,6 +117,34 @@ fn descriptors() -> Outcome {
         ensure(told, || format!("no line tells what to raise:\n{said}"))?;
     }
     Ok(())
+}
+
+fn perftest(stage: &Stage, words: &str) -> Outcome {
+    let mut words = words.split(' ');
+    let tool = words.next().unwrap_or_default();
+    let options: Vec<&str> = words.collect();
+    let program = Program::perftest(tool, Family::V4, &options);
+    stage.run(&program).map(drop)
+}
+
+/// Between two processes. The iterations are a multiple of the depth: with others perftest counts its
+/// completions wrong and may wait for ever.
+fn thousand_of_perftest() -> Outcome {
+    let stage = Place::Veth(4300).open()?;
+    let mut series = Series::default();
+    for words in [
+        "ib_write_bw -F -q 1024 -s 4096 -n 24 -t 8",
+        "ib_read_bw -F -q 1024 -s 8192 -n 24 -t 8",
+        "ib_send_bw -F -q 1024 -s 1024 -n 24 -t 8 -r 16",
+    ] {
+        series.note(words, perftest(&stage, words));
+    }
+    series.end()
+}
+
+fn shared_queue() -> Outcome {
+    let stage = Place::Veth(4300).open()?;
+    perftest(&stage, "ib_send_bw -F --use-srq -q 8 -D 3")
 }
 
 /// Nanoseconds that all threads of a process have run.
