@@ -3,7 +3,7 @@
 #
 #   tests/abi/check_exports.sh LIBDIR
 #
-# Everything in libibverbs-44-exports.txt and librdmacm-44-exports.txt must be there, less the
+# Everything in the lists of releases 44 and 65 (libibverbs-*-exports.txt, librdmacm-*) must be there, less the
 # hidden duplicates with layouts of 2006 (single @) that nothing imports any more. The lists of
 # what programs import at load time (loadtime-private, minimal-union, pyverbs-only) must be
 # there too. Nothing beyond src/abi/symbols.txt may be exported.
@@ -21,7 +21,7 @@ objdump -T "$lib/libibverbs.so.1" | awk '
     }' | sort -u >"$work/ours"
 
 {
-    sed -n 's/ @@/ /p' "$here/libibverbs-44-exports.txt" "$here/librdmacm-44-exports.txt"
+    sed -n 's/ @@/ /p' "$here"/libibverbs-*-exports.txt "$here"/librdmacm-*-exports.txt
     sed 's/[ \t].*//; s/@/ /' "$here/loadtime-private.txt" "$here/minimal-union.txt" \
         "$here/pyverbs-only.txt"
 } | sort -u >"$work/wanted"
@@ -41,11 +41,11 @@ report() { # TEXT FILE
 comm -13 "$work/ours" "$work/wanted" >"$work/missing"
 comm -23 "$work/ours" "$work/listed" >"$work/extra"
 comm -13 "$work/ours" "$work/listed" >"$work/unlinked"
-report "imported or exported by rdma-core 44, not exported by us" "$work/missing"
+report "imported or exported by rdma-core 44 or 65, not exported by us" "$work/missing"
 report "exported by us, not in symbols.txt" "$work/extra"
 report "in symbols.txt, not exported" "$work/unlinked"
 
-for node in $(seq -f 'RDMACM_1.%g' 0 4); do
+for node in $(seq -f 'RDMACM_1.%g' 0 5); do
     objdump -p "$lib/librdmacm.so.1" | grep -q "$node" || { echo "shell lacks $node"; status=1; }
 done
 for pair in "libibverbs.so.1 libc.so.6" "librdmacm.so.1 libibverbs.so.1"; do

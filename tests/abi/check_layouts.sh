@@ -1,9 +1,14 @@
 #!/bin/sh
-# Compares the structures in the installed headers with layouts-v44.txt: proves that the list is
-# what programs of this distribution were compiled with. (The library's own structures are
-# compared with layouts-v64.txt by src/abi/build.rs.) Fields of anonymous unions are named through
-# the union, as C does.
+# Compares the structures in headers with a list:
+#
+#   tests/abi/check_layouts.sh [LIST [DIR]]      layouts-v44.txt, and the installed headers
+#
+# With the defaults it proves that the list is what programs of this distribution were compiled
+# with. (The library's own structures are compared with layouts-v64.txt by src/abi/build.rs.) Fields
+# of anonymous unions are named through the union, as C does.
 set -eu
+list=${1:-layouts-v44.txt}
+dir=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -32,6 +37,6 @@ BEGIN {
     printf "SAME(\"%s.%s\", offsetof(struct %s, %s), %s);\n", name, field, name, field, num[1]
 }
 END { print "printf(\"%d sizes and offsets compared, %d differ\\n\", n, bad); return bad != 0; }" }
-' "$here/layouts-v44.txt" >"$work/layouts.c"
-${CC:-cc} -Wall -Wno-deprecated-declarations -o "$work/layouts" "$work/layouts.c"
+' "$here/$list" >"$work/layouts.c"
+${CC:-cc} ${dir:+-I"$dir"} -Wall -Wno-deprecated-declarations -o "$work/layouts" "$work/layouts.c"
 "$work/layouts"

@@ -46,11 +46,14 @@ int main(void)
 	want(lib, "ibv_alloc_dmah", "IBVERBS_1.15", 1);
 	want(lib, "ibv_query_port_speed", "IBVERBS_1.16", 1);
 	want(lib, "ibv_alloc_buf", "IBVERBS_1.17", 1);
+	want(lib, "ibv_create_comp_cntr", "IBVERBS_1.18", 1);
 	want(lib, "ibv_cmd_create_cq", "IBVERBS_PRIVATE_34", 1);
 	want(lib, "ibv_cmd_create_cq", "IBVERBS_PRIVATE_57", 1);
 	want(lib, "ibv_cmd_create_cq", "IBVERBS_PRIVATE_59", 1);
 	want(lib, "ibv_cmd_create_cq", "IBVERBS_PRIVATE_64", 1);
+	want(lib, "ibv_cmd_create_cq", "IBVERBS_PRIVATE_65", 1);
 	want(lib, "ibv_query_gid_type", "IBVERBS_PRIVATE_34", 1);
+	want(lib, "ibv_query_gid_type", "IBVERBS_PRIVATE_65", 1);
 	want(lib, "verbs_register_driver_34", "IBVERBS_PRIVATE_34", 1);
 	want(lib, "ibv_reg_mr_iova2", "IBVERBS_1.1", 0);
 	want(lib, "ibv_create_qp", "IBVERBS_1.17", 0);
@@ -66,6 +69,7 @@ int main(void)
 	want(cm, "rdma_establish", "RDMACM_1.2", 1);
 	want(cm, "rdma_reject_ece", "RDMACM_1.3", 1);
 	want(cm, "rdma_resolve_addrinfo", "RDMACM_1.4", 1);
+	want(cm, "repoll_create", "RDMACM_1.5", 1);
 	if (!failed)
 		printf("every node holds what it should\n");
 	return failed;

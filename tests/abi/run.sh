@@ -77,9 +77,15 @@ if LD_LIBRARY_PATH=$lib with_device ibv_devices 2>"$work/why" | grep -q rb_; the
     # shellcheck disable=SC2086
     step events with_device "$work/events" $device
     step "real devices" with_device "$here/real.sh"
+    if "$here/newest.sh" "$build" fetch >"$work/why"; then
+        step "newest rdma-core" with_device "$here/newest.sh" "$build"
+    else
+        echo "left out: newest rdma-core: $(tail -n 1 "$work/why")"
+        left_out=$((left_out + 1))
+    fi
 else
-    echo "left out: boundary, memory, events, real devices: $(cat "$work/why")"
-    left_out=4
+    echo "left out: boundary, memory, events, real devices, newest rdma-core: $(cat "$work/why")"
+    left_out=5
 fi
 word=ok
 [ "$failed" = 0 ] || word=FAILED

@@ -125,6 +125,19 @@ not_yet! {
     ibv_free_buf: Zero EOPNOTSUPP Other;
     ibv_reg_buf_mr: Null EOPNOTSUPP Object;
 
+    // Completion counters (of rdma-core 65).
+    _ibv_query_comp_cntr_caps: Code EOPNOTSUPP Context;
+    ibv_create_comp_cntr: Null EOPNOTSUPP Context;
+    ibv_destroy_comp_cntr: Code EOPNOTSUPP Object;
+    ibv_set_comp_cntr: Code EOPNOTSUPP Object;
+    ibv_set_err_comp_cntr: Code EOPNOTSUPP Object;
+    ibv_inc_comp_cntr: Code EOPNOTSUPP Object;
+    ibv_inc_err_comp_cntr: Code EOPNOTSUPP Object;
+    ibv_read_comp_cntr: Code EOPNOTSUPP Object;
+    ibv_read_err_comp_cntr: Code EOPNOTSUPP Object;
+    ibv_qp_attach_comp_cntr: Code EOPNOTSUPP Object;
+    ibv_export_buf_dmabuf_fd: Minus EOPNOTSUPP Other;
+
     // Objects shared between processes.
 
     // Enhanced connection establishment.
@@ -197,6 +210,9 @@ not_yet! {
     rreadv: Minus EOPNOTSUPP Other;
     rwrite: Minus EOPNOTSUPP Other;
     rwritev: Minus EOPNOTSUPP Other;
+    repoll_create: Minus EOPNOTSUPP Other;
+    repoll_ctl: Minus EOPNOTSUPP Other;
+    repoll_wait: Minus EOPNOTSUPP Other;
     rpoll: Minus EOPNOTSUPP Other;
     rselect: Minus EOPNOTSUPP Other;
     rgetpeername: Minus EOPNOTSUPP Other;

@@ -309,6 +309,7 @@ register_driver! {
     verbs_register_driver_57
     verbs_register_driver_59
     verbs_register_driver_64
+    verbs_register_driver_65
 }
 
 #[cfg(test)]
