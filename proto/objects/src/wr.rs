@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use rocebud_wire::{LKey, QKey, Qpn, RKey};
 use smallvec::SmallVec;
 
-use crate::{MwBind, Path};
+use crate::{Access, MwBind, Path};
 
 /// A piece of registered local memory; `struct ibv_sge`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,6 +52,15 @@ impl FlushPlacement {
     pub const GLOBAL: u8 = 1;
     /// On persistent media.
     pub const PERSISTENT: u8 = 2;
+
+    /// The rights that it needs.
+    #[must_use]
+    pub fn needs(self) -> Access {
+        let mut need = Access::empty();
+        need.set(Access::FLUSH_GLOBAL, self.0 & Self::GLOBAL != 0);
+        need.set(Access::FLUSH_PERSISTENT, self.0 & Self::PERSISTENT != 0);
+        need
+    }
 }
 
 /// What FLUSH covers; FETH.SEL.

@@ -2,9 +2,21 @@
 
 use core::ffi::{CStr, c_int, c_uint};
 
-/// `ibv_wc_status_str`.
-pub(crate) fn wc_status(status: c_uint) -> &'static CStr {
-    const WORDS: [&CStr; 24] = [
+/// Functions from a number to its word. The words stand in the order of their numbers, from 0.
+macro_rules! words {
+    ($($(#[$doc:meta])* $name:ident($number:ty), otherwise $other:literal: [$($word:literal),* $(,)?];)*) => {
+        $($(#[$doc])*
+        pub(crate) fn $name(number: $number) -> &'static CStr {
+            const WORDS: &[&CStr] = &[$($word),*];
+            let word = usize::try_from(number).ok().and_then(|at| WORDS.get(at));
+            word.copied().unwrap_or($other)
+        })*
+    };
+}
+
+words! {
+    /// `ibv_wc_status_str`.
+    wc_status(c_uint), otherwise c"unknown": [
         c"success",
         c"local length error",
         c"local QP operation error",
@@ -30,12 +42,9 @@ pub(crate) fn wc_status(status: c_uint) -> &'static CStr {
         c"TM error",
         c"TM software rendezvous",
     ];
-    word(&WORDS, status, c"unknown")
-}
 
-/// `ibv_event_type_str`.
-pub(crate) fn event_type(event: c_uint) -> &'static CStr {
-    const WORDS: [&CStr; 21] = [
+    /// `ibv_event_type_str`.
+    event_type(c_uint), otherwise c"unknown": [
         c"CQ error",
         c"local work queue catastrophic error",
         c"invalid request local work queue error",
@@ -58,12 +67,9 @@ pub(crate) fn event_type(event: c_uint) -> &'static CStr {
         c"WQ fatal",
         c"device speed change",
     ];
-    word(&WORDS, event, c"unknown")
-}
 
-/// `ibv_port_state_str`.
-pub(crate) fn port_state(state: c_uint) -> &'static CStr {
-    const WORDS: [&CStr; 6] = [
+    /// `ibv_port_state_str`.
+    port_state(c_uint), otherwise c"unknown": [
         c"no state change (NOP)",
         c"down",
         c"init",
@@ -71,12 +77,9 @@ pub(crate) fn port_state(state: c_uint) -> &'static CStr {
         c"active",
         c"active defer",
     ];
-    word(&WORDS, state, c"unknown")
-}
 
-/// `ibv_node_type_str`. Numbers begin at 1; 7 is the unspecified transport.
-pub(crate) fn node_type(node_type: c_int) -> &'static CStr {
-    const WORDS: [&CStr; 8] = [
+    /// `ibv_node_type_str`. Numbers begin at 1; 7 is the unspecified transport.
+    node_type(c_int), otherwise c"unknown": [
         c"unknown",
         c"InfiniBand channel adapter",
         c"InfiniBand switch",
@@ -86,12 +89,9 @@ pub(crate) fn node_type(node_type: c_int) -> &'static CStr {
         c"usNIC UDP",
         c"unspecified",
     ];
-    word(&WORDS, c_uint::try_from(node_type).unwrap_or(0), c"unknown")
-}
 
-/// `rdma_event_str`.
-pub(crate) fn cm_event(event: c_uint) -> &'static CStr {
-    const WORDS: [&CStr; 18] = [
+    /// `rdma_event_str`.
+    cm_event(c_uint), otherwise c"UNKNOWN EVENT": [
         c"RDMA_CM_EVENT_ADDR_RESOLVED",
         c"RDMA_CM_EVENT_ADDR_ERROR",
         c"RDMA_CM_EVENT_ROUTE_RESOLVED",
@@ -111,15 +111,6 @@ pub(crate) fn cm_event(event: c_uint) -> &'static CStr {
         c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
         c"RDMA_CM_EVENT_ADDRINFO_ERROR",
     ];
-    word(&WORDS, event, c"UNKNOWN EVENT")
-}
-
-fn word(words: &[&'static CStr], index: c_uint, other: &'static CStr) -> &'static CStr {
-    usize::try_from(index)
-        .ok()
-        .and_then(|i| words.get(i))
-        .copied()
-        .unwrap_or(other)
 }
 
 /// `enum ibv_rate`: (number, multiple of 2.5 Gbit/s or −1 where it is none, Mbit/s).

@@ -257,12 +257,7 @@ impl Env for World<'_> {
         placement: u8,
     ) -> Result<(), RemoteFault> {
         let persistent = placement & FlushPlacement::PERSISTENT != 0;
-        let mut need = Access::empty();
-        need.set(
-            Access::FLUSH_GLOBAL,
-            placement & FlushPlacement::GLOBAL != 0,
-        );
-        need.set(Access::FLUSH_PERSISTENT, persistent);
+        let need = FlushPlacement(placement).needs();
         let act = |addr: u64, len: u64| {
             // Our stores are visible to every observer once this fence has passed.
             fence(Ordering::SeqCst);

@@ -276,15 +276,7 @@ impl Env for HostEnv {
         whole_region: bool,
         placement: u8,
     ) -> Result<(), RemoteFault> {
-        let mut need = Access::empty();
-        need.set(
-            Access::FLUSH_GLOBAL,
-            placement & FlushPlacement::GLOBAL != 0,
-        );
-        need.set(
-            Access::FLUSH_PERSISTENT,
-            placement & FlushPlacement::PERSISTENT != 0,
-        );
+        let need = FlushPlacement(placement).needs();
         let iova = self.memory.region(rkey.0).map_or(0, |r| r.iova);
         let (from, bytes) = if whole_region { (iova, 0) } else { (va, len) };
         self.touch_remote(scope, rkey, from, bytes, need)?;

@@ -11,6 +11,35 @@ use crate::pair::{Fate, Frame, KEY, Pair, START, Setup, remote, sge, wr};
 const FAR: u64 = START + 0x10_0000;
 const OK: WcStatus = WcStatus::Success;
 
+/// Side 0 writes `length` bytes to the far buffer.
+fn write(pair: &mut Pair, wr_id: u64, length: u32) {
+    let remote = remote(FAR);
+    let op = SendOp::Write { remote };
+    pair.post(0, wr(wr_id, op, &[sge(START, length)])).unwrap();
+}
+
+/// Side 0 sends `length` bytes.
+fn send(pair: &mut Pair, wr_id: u64, length: u32) {
+    let pieces = [sge(START, length)];
+    pair.post(0, wr(wr_id, SendOp::Send, &pieces)).unwrap();
+}
+
+/// Nothing of side 0 arrives.
+fn mute(pair: &mut Pair) {
+    pair.rule(|f| {
+        if f.from == 0 {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    });
+}
+
+/// What was sent again.
+fn resent(pair: &Pair) -> impl Iterator<Item = &Frame> {
+    pair.log.iter().filter(|f| f.retransmit)
+}
+
 /// Drops the n-th frames (from 1) that match.
 fn drop_nth(
     matches: impl Fn(&Frame) -> bool + 'static,
@@ -35,17 +64,7 @@ fn a_gap_draws_one_nak_and_the_resend_starts_at_it() {
     let mut pair = Pair::rc();
     let bytes = pair.pattern(0, START, 10 * 1024, 1);
     pair.rule(drop_nth(|f| f.psn == 0x103, &[1]));
-    pair.post(
-        0,
-        wr(
-            0,
-            SendOp::Write {
-                remote: remote(FAR),
-            },
-            &[sge(START, 10 * 1024)],
-        ),
-    )
-    .unwrap();
+    write(&mut pair, 0, 10 * 1024);
     pair.run();
     assert_eq!(pair.results(0), [(0, OK)]);
     assert_eq!(pair.side[1].world.peek(KEY, FAR, bytes.len()), bytes);
@@ -56,12 +75,7 @@ fn a_gap_draws_one_nak_and_the_resend_starts_at_it() {
         .map(|f| (f.psn, f.msn))
         .collect();
     assert_eq!(naks, [(0x103, 0)]);
-    let again: Vec<_> = pair
-        .log
-        .iter()
-        .filter(|f| f.retransmit)
-        .map(|f| f.psn)
-        .collect();
+    let again: Vec<_> = resent(&pair).map(|f| f.psn).collect();
     assert_eq!(again, (0x103..0x10a).collect::<Vec<_>>());
     assert_eq!(
         pair.sent(0, Opcode::RC_WRITE_MIDDLE)
@@ -79,8 +93,7 @@ fn a_lost_last_ack_is_recovered_by_the_timer_and_not_executed_twice() {
     let mut pair = Pair::rc();
     pair.recv(1, 5, &[sge(FAR, 64)]).unwrap();
     pair.rule(drop_nth(|f| f.is(Opcode::RC_ACKNOWLEDGE), &[1]));
-    pair.post(0, wr(0, SendOp::Send, &[sge(START, 64)]))
-        .unwrap();
+    send(&mut pair, 0, 64);
     pair.run();
     assert_eq!(pair.results(0), [(0, OK)]);
     assert_eq!(pair.results(1), [(5, OK)]);
@@ -95,17 +108,11 @@ fn a_dead_peer_is_reported_after_retry_cnt_retries_within_one_to_four_timeouts_e
             retry_cnt,
             ..Setup::default()
         });
-        pair.rule(|f| {
-            if f.from == 0 {
-                Fate::Drop
-            } else {
-                Fate::Deliver
-            }
-        });
+        mute(&mut pair);
         pair.recv(0, 99, &[]).unwrap();
         let start = pair.now;
-        pair.post(0, wr(0, SendOp::Send, &[sge(START, 8)])).unwrap();
-        pair.post(0, wr(1, SendOp::Send, &[sge(START, 8)])).unwrap();
+        send(&mut pair, 0, 8);
+        send(&mut pair, 1, 8);
         pair.run();
         let wcs = pair.wcs(0);
         let seen: Vec<_> = wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect();
@@ -140,15 +147,8 @@ fn a_timer_that_runs_late_waits_once_more_before_it_acts() {
     for (late, sent) in [(nominal / 16, 2), (nominal / 2, 1), (30 * nominal, 1)] {
         let mut pair = Pair::rc();
         pair.recv(1, 5, &[sge(FAR, 64)]).unwrap();
-        pair.rule(|f| {
-            if f.from == 0 {
-                Fate::Drop
-            } else {
-                Fate::Deliver
-            }
-        });
-        pair.post(0, wr(0, SendOp::Send, &[sge(START, 64)]))
-            .unwrap();
+        mute(&mut pair);
+        send(&mut pair, 0, 64);
         pair.transmit(0);
         let tick = |pair: &mut Pair, ns: u64| {
             pair.now = pair.now + ns;
@@ -198,17 +198,7 @@ fn progress_reloads_the_retries() {
         Fate::Deliver
     });
     for i in 0..5 {
-        pair.post(
-            0,
-            wr(
-                i,
-                SendOp::Write {
-                    remote: remote(FAR),
-                },
-                &[sge(START, 8)],
-            ),
-        )
-        .unwrap();
+        write(&mut pair, i, 8);
         pair.run();
     }
     assert!(pair.results(0).iter().all(|(_, status)| *status == OK));
@@ -217,8 +207,7 @@ fn progress_reloads_the_retries() {
 #[test]
 fn rnr_waits_at_least_the_timer_and_then_delivers() {
     let mut pair = Pair::rc();
-    pair.post(0, wr(0, SendOp::Send, &[sge(START, 3000)]))
-        .unwrap();
+    send(&mut pair, 0, 3000);
     pair.run_until(pair.now + 100_000);
     let nak = pair.sent(1, Opcode::RC_ACKNOWLEDGE)[0].clone();
     assert_eq!(nak.syndrome, Some(Syndrome::RnrNak { timer: 12 }));
@@ -248,7 +237,7 @@ fn rnr_retry_n_allows_n_resends() {
             rnr_retry,
             ..Setup::default()
         });
-        pair.post(0, wr(0, SendOp::Send, &[sge(START, 8)])).unwrap();
+        send(&mut pair, 0, 8);
         pair.run();
         let wc = pair.wcs(0)[0];
         assert_eq!(wc.status, WcStatus::RnrRetryExcErr);
@@ -266,7 +255,7 @@ fn rnr_retry_seven_never_gives_up() {
         retry_cnt: 0,
         ..Setup::default()
     });
-    pair.post(0, wr(0, SendOp::Send, &[sge(START, 8)])).unwrap();
+    send(&mut pair, 0, 8);
     pair.run_until(pair.now + 100_000_000);
     assert!(pair.sent(0, Opcode::RC_SEND_ONLY).len() > 100);
     assert!(pair.wcs(0).is_empty());
@@ -288,12 +277,7 @@ fn write_with_immediate_without_receive_resends_only_its_last_packet() {
     pair.run();
     assert_eq!(pair.results(0), [(0, OK)]);
     assert_eq!(pair.wcs(1)[0].byte_len, 5 * 1024);
-    let again: Vec<_> = pair
-        .log
-        .iter()
-        .filter(|f| f.retransmit)
-        .map(|f| f.opcode)
-        .collect();
+    let again: Vec<_> = resent(&pair).map(|f| f.opcode).collect();
     assert_eq!(again, [Opcode::RC_WRITE_LAST_IMM]);
 }
 
@@ -315,21 +299,11 @@ fn a_doubled_nak_costs_one_resend() {
             Fate::Deliver
         }
     });
-    pair.post(
-        0,
-        wr(
-            0,
-            SendOp::Write {
-                remote: remote(FAR),
-            },
-            &[sge(START, 3000)],
-        ),
-    )
-    .unwrap();
+    write(&mut pair, 0, 3000);
     pair.run();
     assert_eq!(pair.results(0), [(0, OK)]);
     assert_eq!(pair.side[0].world.counter(Counter::PacketSeqErr), 2);
-    assert_eq!(pair.log.iter().filter(|f| f.retransmit).count(), 3);
+    assert_eq!(resent(&pair).count(), 3);
 }
 
 #[test]
@@ -346,17 +320,7 @@ fn a_nak_for_the_same_place_after_a_timeout_is_heeded() {
             Fate::Deliver
         }
     });
-    pair.post(
-        0,
-        wr(
-            0,
-            SendOp::Write {
-                remote: remote(FAR),
-            },
-            &[sge(START, 3000)],
-        ),
-    )
-    .unwrap();
+    write(&mut pair, 0, 3000);
     pair.run();
     assert_eq!(pair.results(0), [(0, OK)]);
     assert_eq!(pair.side[0].world.counter(Counter::LocalAckTimeoutErr), 1);
@@ -375,17 +339,7 @@ fn reordered_packets_are_recovered_and_every_byte_is_right() {
             Fate::Deliver
         }
     });
-    pair.post(
-        0,
-        wr(
-            0,
-            SendOp::Write {
-                remote: remote(FAR),
-            },
-            &[sge(START, 100 * 1024)],
-        ),
-    )
-    .unwrap();
+    write(&mut pair, 0, 100 * 1024);
     pair.post(
         0,
         wr(
@@ -444,17 +398,7 @@ fn duplicates_of_everything_change_nothing() {
 fn the_story_of_a_recovery_is_noted() {
     let mut pair = Pair::rc();
     pair.rule(drop_nth(|f| f.psn == 0x100, &[1]));
-    pair.post(
-        0,
-        wr(
-            0,
-            SendOp::Write {
-                remote: remote(FAR),
-            },
-            &[sge(START, 2000)],
-        ),
-    )
-    .unwrap();
+    write(&mut pair, 0, 2000);
     pair.run();
     let kinds = |pair: &Pair, side: usize| {
         pair.side[side]
@@ -472,17 +416,7 @@ fn the_story_of_a_recovery_is_noted() {
 #[test]
 fn sqd_finishes_what_was_begun_keeps_the_rest_and_goes_on() {
     let mut pair = Pair::rc();
-    pair.post(
-        0,
-        wr(
-            0,
-            SendOp::Write {
-                remote: remote(FAR),
-            },
-            &[sge(START, 5000)],
-        ),
-    )
-    .unwrap();
+    write(&mut pair, 0, 5000);
     pair.transmit(0);
     let notify = rocebud_objects::QpAttr {
         qp_state: QpState::Sqd,
@@ -492,17 +426,7 @@ fn sqd_finishes_what_was_begun_keeps_the_rest_and_goes_on() {
     use rocebud_objects::AttrMask as M;
     pair.modify(0, &notify, M::STATE | M::EN_SQD_ASYNC_NOTIFY)
         .unwrap();
-    pair.post(
-        0,
-        wr(
-            1,
-            SendOp::Write {
-                remote: remote(FAR),
-            },
-            &[sge(START, 8)],
-        ),
-    )
-    .unwrap();
+    write(&mut pair, 1, 8);
     assert!(
         pair.side[0]
             .node
@@ -582,17 +506,7 @@ fn a_fence_waits_for_reads_and_not_for_writes() {
     };
     pair.recv(1, 0, &[sge(FAR + 0x8_0000, 100)]).unwrap();
     pair.recv(1, 1, &[sge(FAR + 0x8_0000, 100)]).unwrap();
-    pair.post(
-        0,
-        wr(
-            0,
-            SendOp::Write {
-                remote: remote(FAR),
-            },
-            &[sge(START, 100)],
-        ),
-    )
-    .unwrap();
+    write(&mut pair, 0, 100);
     pair.post(0, fenced(1)).unwrap();
     assert_eq!(pair.transmit(0), 2, "the WRITE's ACK is not needed");
     for i in 0..4 {

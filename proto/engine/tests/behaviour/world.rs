@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rocebud_engine::{CqOverrun, Env, LocalFault, RemoteFault, Scope};
 use rocebud_objects::{
-    Access, AsyncEvent, AtomicOp, BindFault, BindTarget, Counter, CqId, InvalidateFault, MwBind,
-    MwType, Note, PdId, Wc, Window,
+    Access, AsyncEvent, AtomicOp, BindFault, BindTarget, Counter, CqId, FlushPlacement,
+    InvalidateFault, MwBind, MwType, Note, PdId, Wc, Window,
 };
 use rocebud_wire::{Gid, LKey, Qpn, RKey};
 
@@ -286,7 +286,7 @@ impl Env for World {
         whole_region: bool,
         placement: u8,
     ) -> Result<(), RemoteFault> {
-        let need = Access::from_bits_truncate(u32::from(placement) << 8);
+        let need = FlushPlacement(placement).needs();
         if whole_region {
             let region = self.regions.get(&rkey.0).ok_or(RemoteFault::Key)?;
             self.range(scope.pd, rkey.0, region.start, 0, need)?;

@@ -24,6 +24,13 @@ impl World {
         }
     }
 
+    /// `eth0` runs and has an IPv4 address.
+    fn with_eth0() -> Self {
+        let mut world = Self::new();
+        world.running(2, "eth0").address(2, "10.0.0.1", 0);
+        world
+    }
+
     fn link(&mut self, ifindex: u32, name: &str, flags: u32) -> &mut Self {
         let loopback = name == "lo";
         self.picture.apply(&Message::Link(Link {
@@ -39,6 +46,10 @@ impl World {
             mac: (!loopback).then_some([2, 0, 0, 0, 0, ifindex as u8]),
         }));
         self
+    }
+
+    fn running(&mut self, ifindex: u32, name: &str) -> &mut Self {
+        self.link(ifindex, name, UP | RUNNING | CARRIER)
     }
 
     fn address(&mut self, ifindex: u32, ip: &str, flags: u32) -> &mut Self {
@@ -70,18 +81,12 @@ impl World {
 #[test]
 fn usable_interfaces_come_first_then_loopback_then_the_rest_as_down() {
     let mut world = World::new();
-    world
-        .link(1, "lo", UP | RUNNING | CARRIER)
-        .address(1, "127.0.0.1", 0);
-    world.link(2, "noaddr", UP | RUNNING | CARRIER);
+    world.running(1, "lo").address(1, "127.0.0.1", 0);
+    world.running(2, "noaddr");
     world.link(3, "down", 0).address(3, "10.0.3.1", 0);
     world.link(4, "nocarrier", UP).address(4, "10.0.4.1", 0);
-    world
-        .link(9, "eth9", UP | RUNNING | CARRIER)
-        .address(9, "10.0.9.1", 0);
-    world
-        .link(5, "eth5", UP | RUNNING | CARRIER)
-        .address(5, "10.0.5.1", 0);
+    world.running(9, "eth9").address(9, "10.0.9.1", 0);
+    world.running(5, "eth5").address(5, "10.0.5.1", 0);
     assert!(world.look(0));
     assert_eq!(
         world.names(),
@@ -100,7 +105,7 @@ fn usable_interfaces_come_first_then_loopback_then_the_rest_as_down() {
 #[test]
 fn slot_0_waits_for_the_link_local_address_to_pass_its_check() {
     let mut world = World::new();
-    world.link(2, "eth0", UP | RUNNING | CARRIER);
+    world.running(2, "eth0");
     world
         .address(2, "10.0.0.1", 0)
         .address(2, "fe80::1", TENTATIVE);
@@ -116,7 +121,7 @@ fn slot_0_waits_for_the_link_local_address_to_pass_its_check() {
 #[test]
 fn a_check_that_does_not_end_is_waited_for_only_shortly() {
     let mut world = World::new();
-    world.link(2, "eth0", UP | RUNNING | CARRIER);
+    world.running(2, "eth0");
     world
         .address(2, "10.0.0.1", 0)
         .address(2, "fe80::1", TENTATIVE);
@@ -133,10 +138,7 @@ fn a_check_that_does_not_end_is_waited_for_only_shortly() {
 
 #[test]
 fn without_ipv6_nothing_is_waited_for_at_start() {
-    let mut world = World::new();
-    world
-        .link(2, "eth0", UP | RUNNING | CARRIER)
-        .address(2, "10.0.0.1", 0);
+    let mut world = World::with_eth0();
     world.look(0);
     assert!(world.devices.is_settled(at(0)));
     assert_eq!(world.gids("rb_eth0"), ["10.0.0.1"]);
@@ -145,7 +147,7 @@ fn without_ipv6_nothing_is_waited_for_at_start() {
 #[test]
 fn an_interface_that_has_and_gets_no_address_is_not_waited_for() {
     let mut world = World::new();
-    world.link(2, "eth0", UP | RUNNING | CARRIER);
+    world.running(2, "eth0");
     world.look(0);
     assert!(world.devices.is_settled(at(0)));
     // One whose carrier has only just come may still get one.
@@ -158,7 +160,7 @@ fn an_interface_that_comes_up_gets_a_moment_for_its_link_local_address() {
     let mut world = World::new();
     world.link(2, "eth0", 0).address(2, "10.0.0.1", 0);
     world.look(0);
-    world.link(2, "eth0", UP | RUNNING | CARRIER).look(5000);
+    world.running(2, "eth0").look(5000);
     assert_eq!(world.names(), [("rb_eth0", false)]);
     assert_eq!(
         world.devices.deadline(at(5000)),
@@ -174,7 +176,7 @@ fn an_interface_that_comes_up_gets_a_moment_for_its_link_local_address() {
 #[test]
 fn a_flap_keeps_ipv4_in_place_and_gives_link_local_its_slot_back() {
     let mut world = World::new();
-    world.link(2, "eth0", UP | RUNNING | CARRIER);
+    world.running(2, "eth0");
     world.address(2, "fe80::1", 0x80).address(2, "10.0.0.1", 0);
     world.look(0);
     world.link(2, "eth0", 0);
@@ -185,7 +187,7 @@ fn a_flap_keeps_ipv4_in_place_and_gives_link_local_its_slot_back() {
     world.look(1000);
     assert_eq!(world.names(), [("rb_eth0", false)]);
     assert_eq!(world.gids("rb_eth0"), ["10.0.0.1", "10.0.0.1"]);
-    world.link(2, "eth0", UP | RUNNING | CARRIER).look(2000);
+    world.running(2, "eth0").look(2000);
     assert_eq!(world.names(), [("rb_eth0", true)]);
     world.address(2, "fe80::1", 0x80).look(3500);
     assert_eq!(world.gids("rb_eth0"), ["fe80::1", "10.0.0.1"]);
@@ -193,10 +195,7 @@ fn a_flap_keeps_ipv4_in_place_and_gives_link_local_its_slot_back() {
 
 #[test]
 fn mtu_and_name_follow_the_interface() {
-    let mut world = World::new();
-    world
-        .link(2, "eth0", UP | RUNNING | CARRIER)
-        .address(2, "10.0.0.1", 0);
+    let mut world = World::with_eth0();
     world.look(0);
     for (mtu, payload) in [
         (1500, 1024),
@@ -223,10 +222,7 @@ fn mtu_and_name_follow_the_interface() {
 
 #[test]
 fn an_mtu_too_small_for_any_payload_makes_the_port_down_and_says_why() {
-    let mut world = World::new();
-    world
-        .link(2, "eth0", UP | RUNNING | CARRIER)
-        .address(2, "10.0.0.1", 0);
+    let mut world = World::with_eth0();
     world.picture.apply(&Message::Link(Link {
         ifindex: 2,
         name: "eth0".into(),
@@ -243,12 +239,8 @@ fn an_mtu_too_small_for_any_payload_makes_the_port_down_and_says_why() {
 #[test]
 fn guids_come_from_the_mac_or_are_made_up_stable_and_never_0() {
     let mut world = World::new();
-    world
-        .link(1, "lo", UP | RUNNING | CARRIER)
-        .address(1, "127.0.0.1", 0);
-    world
-        .link(2, "eth0", UP | RUNNING | CARRIER)
-        .address(2, "10.0.0.1", 0);
+    world.running(1, "lo").address(1, "127.0.0.1", 0);
+    world.running(2, "eth0").address(2, "10.0.0.1", 0);
     world.look(0);
     let guids: Vec<u64> = world.devices.list().iter().map(|d| d.guid).collect();
     assert_eq!(guids[0], 0x0000_00ff_fe00_0002);
@@ -268,7 +260,7 @@ fn ipv6_addresses_are_no_gids_where_the_daemon_has_no_ipv6() {
         picture: Picture::default(),
         devices: Devices::new(7, false),
     };
-    world.link(1, "lo", UP | RUNNING | CARRIER);
+    world.running(1, "lo");
     world.address(1, "::1", 0).address(1, "127.0.0.1", 0);
     world.look(0);
     assert_eq!(world.gids("rb_lo"), ["127.0.0.1"]);
