@@ -30,7 +30,7 @@ pub use counters::Counter;
 pub use error::{Errno, Misuse};
 pub use event::{AsyncEvent, EventKind, Note, NoteKind};
 pub use time::Instant;
-pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};
+pub use wc::{SL_ROCE_V2_IPV4, SL_ROCE_V2_IPV6, Wc, WcFlags, WcOpcode, WcStatus};
 pub use window::{
     BindFault, BindTarget, Binding, InvalidateFault, KEY_BYTE, MwBind, MwType, Window,
 };

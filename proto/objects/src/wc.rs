@@ -58,6 +58,13 @@ bitflags! {
     }
 }
 
+/// The service level says which network header a datagram came with, since Ethernet has no service
+/// level of its own: bit 3 for UDP, bits 0 to 2 for the header (1 IPv6, 2 IPv4), as hardware does.
+/// UCX asks it where in the 40 bytes before a datagram the destination is.
+pub const SL_ROCE_V2_IPV4: u8 = 0b1010;
+/// As [`SL_ROCE_V2_IPV4`], over IPv6.
+pub const SL_ROCE_V2_IPV6: u8 = 0b1001;
+
 /// One completion. On an error only `wr_id`, `status`, `qp_num` and `vendor_err` mean anything to
 /// the application, but the rest is filled truthfully all the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,6 +84,8 @@ pub struct Wc {
     pub src_qp: Qpn,
     pub wc_flags: WcFlags,
     pub pkey_index: u16,
+    /// Of a received datagram: [`SL_ROCE_V2_IPV4`] or [`SL_ROCE_V2_IPV6`]; else 0.
+    pub sl: u8,
     /// VLAN tag of a raw packet whose tag was taken off; 0 = none.
     pub cvlan: u16,
     /// Tag of the flow rule that steered a packet here; 0 = none.

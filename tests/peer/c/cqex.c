@@ -177,6 +177,8 @@ static void datagram_fields(struct device *d)
 	SAME("byte_len", ibv_wc_read_byte_len(cq[1]), 64 + 40);
 	SAME("src_qp", ibv_wc_read_src_qp(cq[1]), p.qp[0]->qp_num);
 	SAME("wc_flags", ibv_wc_read_wc_flags(cq[1]), IBV_WC_GRH);
+	/* the network header's kind, as hardware says it and UCX wants it: bit 3 UDP, 1 IPv6, 2 IPv4 */
+	SAME("sl", ibv_wc_read_sl(cq[1]), gid_is_v4(&d->gid) ? 8 | 2 : 8 | 1);
 	ibv_end_poll(cq[1]);
 	expect_wc(&p, 0, IBV_WC_SUCCESS, "the datagram's own completion");
 	ibv_destroy_ah(ah);

@@ -128,7 +128,7 @@ impl Qp {
                 .invalidate(scope, rkey)
                 .map_err(|_| Refusal::Invalidate)?;
         }
-        self.complete_receive(pkt, WcOpcode::Recv, got + len, pkt.ext.ieth, cx);
+        self.complete_receive(pkt, WcOpcode::Recv, got + len, pkt.ext.ieth, 0, cx);
         Ok(())
     }
 
@@ -171,7 +171,7 @@ impl Qp {
         self.resp.incoming = Incoming::Idle;
         if with_imm && self.hold_receive(cx) {
             let bytes = u64::from(target.total);
-            self.complete_receive(pkt, WcOpcode::RecvRdmaWithImm, bytes, None, cx);
+            self.complete_receive(pkt, WcOpcode::RecvRdmaWithImm, bytes, None, 0, cx);
         }
         Ok(())
     }

@@ -76,6 +76,7 @@ impl Qp {
         opcode: WcOpcode,
         bytes: u64,
         invalidated: Option<RKey>,
+        sl: u8,
         cx: &mut Cx<'_, E>,
     ) {
         let Some(held) = self.held.take() else { return };
@@ -84,6 +85,7 @@ impl Qp {
             opcode,
             byte_len: u32::try_from(bytes).unwrap_or(u32::MAX),
             qp_num: self.qpn,
+            sl,
             ..Wc::default()
         };
         if let Some(imm) = pkt.ext.imm_dt {

@@ -1,6 +1,6 @@
 //! Datagrams: one packet each, to and from anybody with the right Q_Key.
 
-use rocebud_objects::{Counter, SendOp, WcOpcode};
+use rocebud_objects::{Counter, SL_ROCE_V2_IPV4, SL_ROCE_V2_IPV6, SendOp, WcOpcode};
 use rocebud_wire::frame::{Ipv4, Ipv6, grh_area_v4, grh_area_v6};
 use rocebud_wire::{Bth, Deth, Header, ICRC_LEN, Opcode, Packet, QKey, ud_source_port};
 
@@ -99,7 +99,10 @@ impl Qp {
         let placed = sge::scatter(cx.env, pd, sges, 0, &area)
             .and_then(|()| sge::scatter(cx.env, pd, sges, GRH_BYTES, pkt.payload));
         match placed {
-            Ok(()) => self.complete_receive(pkt, WcOpcode::Recv, bytes, None, cx),
+            Ok(()) => {
+                let sl = service_level(rx);
+                self.complete_receive(pkt, WcOpcode::Recv, bytes, None, sl, cx);
+            }
             Err(fault) => {
                 if let Some(held) = self.held.take() {
                     self.complete_recv_error(held.wr.wr_id, local_reason(fault), cx);
@@ -107,6 +110,15 @@ impl Qp {
                 self.enter_error(Reason::FlushedByError, false, cx);
             }
         }
+    }
+}
+
+/// Which network header the datagram came with, as the completion tells it.
+fn service_level(rx: &RxMeta) -> u8 {
+    if rx.src.v4().is_some() && rx.dst.v4().is_some() {
+        SL_ROCE_V2_IPV4
+    } else {
+        SL_ROCE_V2_IPV6
     }
 }
 

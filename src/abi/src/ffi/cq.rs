@@ -227,7 +227,7 @@ fn c_wc(wc: &Wc) -> ibv_wc {
         wc_flags: wc.wc_flags.bits(),
         pkey_index: wc.pkey_index,
         slid: 0,
-        sl: 0,
+        sl: wc.sl,
         dlid_path_bits: 0,
     }
 }

@@ -203,9 +203,9 @@ extern "C" fn read_slid(_cq: Handle<Cq>) -> u32 {
     0
 }
 
-/// The service level is a VLAN priority, which does not reach a UDP socket.
-extern "C" fn read_sl(_cq: Handle<Cq>) -> u8 {
-    0
+/// Of a datagram, which network header it came with; a VLAN's priority does not reach a UDP socket.
+extern "C" fn read_sl(cq: Handle<Cq>) -> u8 {
+    cq.ours().batch.current().wc.sl
 }
 
 extern "C" fn read_dlid_path_bits(_cq: Handle<Cq>) -> u8 {
