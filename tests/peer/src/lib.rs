@@ -5,12 +5,14 @@
 //! * [`program`]: a program with a time limit whose output is kept; two of them as a duo.
 //! * [`tree`]: where the build is, the C programs of `tests/peer/c`, what the machine has.
 //! * [`status`]: counters, from `rocebud status --json`.
+//! * [`matrix`]: every program × option × address × place, from `tests/peer/matrix`.
 //! * [`device`]: what `ibv_devinfo -v` says of a device.
 //!
 //! Nothing here knows the implementation: programs are started as `rocebud run -- PROGRAM`, and read
 //! by their output and exit status.
 
 pub mod device;
+pub mod matrix;
 pub mod netns;
 pub mod program;
 pub mod runner;
@@ -32,6 +34,17 @@ pub enum Failure {
 impl<E: std::fmt::Display> From<E> for Failure {
     fn from(e: E) -> Self {
         Self::Wrong(e.to_string())
+    }
+}
+
+impl Failure {
+    /// The same, with more to read behind it.
+    #[must_use]
+    pub fn and(self, more: &str) -> Self {
+        match self {
+            Self::Wrong(why) => Self::Wrong(format!("{why}\n{more}")),
+            Self::Skip(what) => Self::Skip(what),
+        }
     }
 }
 

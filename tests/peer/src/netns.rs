@@ -6,6 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::program::Spec;
 use crate::{Failure, Outcome, tree};
 
+mod links;
+
+pub use links::Over;
+
 /// A place to run programs: a namespace of ours, or (as an ordinary user) where we are.
 #[derive(Debug)]
 pub struct Host {
@@ -214,17 +218,7 @@ impl Wire {
     /// # Errors
     /// `ip` failed.
     pub fn with(mtu: u32, addresses: Addresses) -> Result<Self, Failure> {
-        let (na, nb) = (new_namespace("a")?, new_namespace("b")?);
-        let end = |ns: &str, n: u8| Host {
-            ns: Some(ns.to_owned()),
-            netdev: "ve0".into(),
-            v4: format!("10.77.0.{n}"),
-            v6: format!("fd77::{n}"),
-        };
-        let mut wire = Self {
-            a: end(&na, 1),
-            b: end(&nb, 2),
-        };
+        let mut wire = Self::unplugged()?;
         wire.plug(mtu, addresses)?;
         if addresses == Addresses::V6Only {
             wire.side_channel()?;
@@ -232,11 +226,26 @@ impl Wire {
         Ok(wire)
     }
 
+    /// Two hosts that have nothing but loopback.
+    fn unplugged() -> Result<Self, Failure> {
+        let [a, b] = [Host::on("a", "ve0", 1)?, Host::on("b", "ve0", 2)?];
+        Ok(Self { a, b })
+    }
+
     /// Makes the veth pair of hosts that have none (any more), with the same addresses each time.
     ///
     /// # Errors
     /// `ip` failed.
     pub fn plug(&mut self, mtu: u32, addresses: Addresses) -> Outcome {
+        self.bare_veth()?;
+        for host in [&self.a, &self.b] {
+            host.bring_up(mtu, addresses)?;
+        }
+        Ok(())
+    }
+
+    /// A veth pair without addresses, down.
+    fn bare_veth(&self) -> Outcome {
         let [na, nb] = [&self.a, &self.b].map(|h| h.ns.as_deref().unwrap_or_default());
         command(
             "ip",
@@ -244,11 +253,7 @@ impl Wire {
                 "link", "add", "ve0", "netns", na, "type", "veth", "peer", "name", "ve0", "netns",
                 nb,
             ],
-        )?;
-        for host in [&self.a, &self.b] {
-            host.bring_up(mtu, addresses)?;
-        }
-        Ok(())
+        )
     }
 
     /// The handshakes of perftest and of the ping-pongs' servers speak IPv4 only, so an IPv6-only wire
@@ -283,16 +288,17 @@ impl Wire {
 
 impl Host {
     fn bring_up(&self, mtu: u32, addresses: Addresses) -> Outcome {
+        let netdev = &self.netdev;
         if addresses == Addresses::V4Only {
-            self.tool("sysctl -qw net.ipv6.conf.ve0.disable_ipv6=1")?;
+            self.tool(&format!("sysctl -qw net.ipv6.conf.{netdev}.disable_ipv6=1"))?;
         }
-        self.tool("sysctl -qw net.ipv6.conf.ve0.accept_dad=0")?;
-        self.ip(&format!("link set ve0 mtu {mtu} up"))?;
+        self.tool(&format!("sysctl -qw net.ipv6.conf.{netdev}.accept_dad=0"))?;
+        self.ip(&format!("link set {netdev} mtu {mtu} up"))?;
         if addresses != Addresses::V6Only {
-            self.ip(&format!("addr add {}/24 dev ve0", self.v4))?;
+            self.ip(&format!("addr add {}/24 dev {netdev}", self.v4))?;
         }
         if addresses != Addresses::V4Only {
-            self.ip(&format!("-6 addr add {}/64 dev ve0 nodad", self.v6))?;
+            self.ip(&format!("-6 addr add {}/64 dev {netdev} nodad", self.v6))?;
         }
         Ok(())
     }

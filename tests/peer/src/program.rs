@@ -152,7 +152,7 @@ impl Running {
             if said.contains(text) {
                 return Ok(said);
             }
-            if self.child.try_wait()?.is_some() || Instant::now() > self.end {
+            if !self.alive() || Instant::now() > self.end {
                 self.kill();
                 return Err(Failure::Wrong(format!(
                     "{}: no '{text}' in:\n{said}",
@@ -174,7 +174,7 @@ impl Running {
             if !out.output.trim().is_empty() {
                 return Ok(());
             }
-            if self.child.try_wait()?.is_some() || Instant::now() > self.end {
+            if !self.alive() || Instant::now() > self.end {
                 let said = self.output();
                 self.kill();
                 return Err(Failure::Wrong(format!(
@@ -275,13 +275,25 @@ impl Finished {
         self.exited(0)
     }
 
+    /// Itself, if it exited with 0.
+    ///
+    /// # Errors
+    /// The status and the end of the output.
+    pub fn well(self) -> Result<Self, Failure> {
+        self.with(0)
+    }
+
     /// Its output, if it exited with `code`.
     ///
     /// # Errors
     /// The status and the end of the output.
     pub fn exited(self, code: i32) -> Result<String, Failure> {
+        self.with(code).map(|ran| ran.output)
+    }
+
+    fn with(self, code: i32) -> Result<Self, Failure> {
         if self.code == Some(code) {
-            return Ok(self.output);
+            return Ok(self);
         }
         let how = match (self.code, self.signal) {
             (Some(c), _) => format!("exit status {c}"),

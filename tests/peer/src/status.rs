@@ -57,6 +57,55 @@ impl Status {
     }
 }
 
+/// A point in the life of a host's daemon: which processes it had seen, what it had counted itself.
+#[derive(Clone, Default, Debug)]
+pub struct Mark {
+    daemon: u64,
+    key: u64,
+    own: Value,
+}
+
+impl Status {
+    /// Now.
+    pub fn mark(&self) -> Mark {
+        let daemon = &self.0["daemon"];
+        Mark {
+            daemon: daemon["pid"].as_u64().unwrap_or(0),
+            key: self.keys().max().unwrap_or(0),
+            own: daemon["counters"].clone(),
+        }
+    }
+
+    fn keys(&self) -> impl Iterator<Item = u64> {
+        let processes = self.0["processes"].as_array().into_iter().flatten();
+        processes.filter_map(|p| p["key"].as_u64())
+    }
+
+    /// A counter's sum over the processes that came after `mark`, and what the daemon itself counted
+    /// since. (The sum over everything can fall: the daemon forgets processes that ended long ago.)
+    pub fn counter_since(&self, mark: &Mark, name: &str) -> u64 {
+        let daemon = &self.0["daemon"];
+        let same = daemon["pid"].as_u64() == Some(mark.daemon);
+        let (key, own) = if same {
+            (mark.key, sum(&mark.own, name))
+        } else {
+            (0, 0)
+        };
+        let processes = self.0["processes"].as_array().into_iter().flatten();
+        let new = processes.filter(|p| p["key"].as_u64().is_some_and(|k| k > key));
+        let counted: u64 = new.map(|p| sum(&p["counters"], name)).sum();
+        counted + sum(&daemon["counters"], name).saturating_sub(own)
+    }
+
+    /// Packets dropped since `mark`, by reason; only the reasons that occurred.
+    pub fn drops_since(&self, mark: &Mark) -> Vec<(&'static str, u64)> {
+        let counts = DROPS
+            .iter()
+            .map(|name| (*name, self.counter_since(mark, name)));
+        counts.filter(|(_, n)| *n > 0).collect()
+    }
+}
+
 /// Packets dropped, by reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Drops(Vec<(&'static str, u64)>);

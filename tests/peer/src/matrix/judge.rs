@@ -1,0 +1,214 @@
+//! One run: the programs started, what they printed against what they have to show.
+
+use super::cell::Cell;
+use super::data::{Family, Refusal, RefusedClient};
+use super::lab::{Counted, Stage};
+use crate::program::{Finished, Spec};
+use crate::{Failure, Outcome, ensure, wrong};
+
+const PORT: u16 = 18515;
+/// Longest run: `-a` on eight queue pairs through a relay, on a machine with other work.
+const LIMIT_S: u64 = 120;
+/// Words that no output of a good run has.
+const BAD_WORDS: &[&str] = &[
+    "error", "fail", "couldn't", "unable", "warning", "mismatch", "invalid", "rocebud", "bad ",
+];
+/// Lines that have such words although nothing is wrong.
+const HARMLESS: &[&str] = &["BW peak won't be measured in this run"];
+
+/// Runs the cell and judges it. Returns what was counted meanwhile.
+///
+/// # Errors
+/// What was not as it should be.
+pub fn run(cell: &Cell<'_>, stage: &mut Stage, full: bool) -> Result<Counted, Failure> {
+    let [server, client] = specs(cell, stage, full)?;
+    match cell.refusal() {
+        Some(refusal) => refused(refusal, stage, &server, &client)?,
+        None => {
+            let both = worked(stage, &server, &client)?;
+            let judged = report(cell, &both[1].output);
+            let sane = both.iter().try_for_each(no_bad_words);
+            if let Err(Failure::Wrong(why)) = judged.and(sane) {
+                let [s, c] = both.map(|f| f.output);
+                return wrong(format!("{why}\nserver:\n{s}\nclient:\n{c}"));
+            }
+        }
+    }
+    let counted = stage.counted()?;
+    let drops: Vec<_> = counted
+        .drops
+        .iter()
+        .filter(|(name, _)| !cell.explains(name))
+        .collect();
+    ensure(drops.is_empty(), || {
+        format!("packets were dropped: {drops:?}")
+    })?;
+    Ok(counted)
+}
+
+fn specs(cell: &Cell<'_>, stage: &Stage, full: bool) -> Result<[Spec; 2], Failure> {
+    let Some(program) = cell.program() else {
+        return wrong("a cell without a program");
+    };
+    let gid = cell.value("gid").map_or("chosen", |v| v.name.as_str());
+    let (option, pingpong) = match program.family {
+        Family::Pingpong => ("-g", true),
+        _ => ("-x", false),
+    };
+    let indices = match (gid, pingpong) {
+        ("chosen", false) => None,
+        ("chosen", true) => Some([0, 0]),
+        (name, _) => Some(
+            stage
+                .gid(name)
+                .ok_or_else(|| format!("no address {name}"))?,
+        ),
+    };
+    let hosts = [stage.server(), stage.client()];
+    let spec = |side: usize| {
+        let mut args: Vec<String> = vec!["-d".into(), hosts[side].device()];
+        args.extend(
+            indices
+                .iter()
+                .flat_map(|i| [option.into(), i[side].to_string()]),
+        );
+        args.extend(
+            cell.iterations()
+                .iter()
+                .flat_map(|n| ["-n".into(), n.to_string()]),
+        );
+        args.extend(cell.args(full).iter().map(|a| (*a).to_owned()));
+        args.extend((!pingpong).then(|| "-F".into()));
+        args.extend((side == 1).then(|| stage.server().v4.clone()));
+        let words: Vec<&str> = args.iter().map(String::as_str).collect();
+        hosts[side].rocebud(&program.name, &words).limit(LIMIT_S)
+    };
+    Ok([spec(0), spec(1)])
+}
+
+/// Both sides, which must end with 0; the server's comes first.
+fn worked(stage: &Stage, server: &Spec, client: &Spec) -> Result<[Finished; 2], Failure> {
+    let mut s = server.start()?;
+    s.wait_listening(stage.server(), PORT)?;
+    let client = client.run().and_then(Finished::well);
+    if client.is_err() {
+        std::thread::sleep(std::time::Duration::from_millis(300)); // for the server's last words
+    }
+    let said = s.output();
+    let c = client.map_err(|e| e.and(&format!("server so far:\n{said}")))?;
+    let server = s.finish().and_then(Finished::well);
+    let s = server.map_err(|e| e.and(&format!("client:\n{}", c.output)))?;
+    Ok([s, c])
+}
+
+/// Both sides must fail, the server in these words.
+fn refused(refusal: &Refusal, stage: &Stage, server: &Spec, client: &Spec) -> Outcome {
+    let mut s = server.start()?;
+    let _ = s.wait_listening(stage.server(), PORT); // or it ended before, and has said why
+    let mut c = client.start()?;
+    let server = s.finish()?;
+    let says = &refusal.says;
+    ensure(server.code != Some(0) && server.signal.is_none(), || {
+        format!(
+            "the server ended with {:?} {:?}",
+            server.code, server.signal
+        )
+    })?;
+    ensure(server.output.contains(says), || {
+        format!("the server does not say '{says}':\n{}", server.output)
+    })?;
+    if refusal.client == RefusedClient::Hangs {
+        c.kill();
+        return Ok(());
+    }
+    let client = c.finish()?;
+    ensure(client.code != Some(0) && client.signal.is_none(), || {
+        let how = (client.code, client.signal);
+        format!("the client ended with {how:?}:\n{}", client.output)
+    })
+}
+
+fn report(cell: &Cell<'_>, said: &str) -> Outcome {
+    match cell.program().map(|p| p.family) {
+        Some(Family::Pingpong) => pingpong_report(cell, said),
+        _ => perftest_report(cell, said),
+    }
+}
+
+/// `8192000 bytes in 0.01 seconds …` (both directions) and `1000 iters in …`.
+fn pingpong_report(cell: &Cell<'_>, said: &str) -> Outcome {
+    let iterations = u64::from(cell.iterations().unwrap_or(0));
+    let bytes = cell.sizes().first().copied().unwrap_or(0) * iterations * 2;
+    for line in [
+        format!("{bytes} bytes in "),
+        format!("{iterations} iters in "),
+    ] {
+        ensure(said.lines().any(|l| l.starts_with(&line)), || {
+            format!("no line '{line}…'")
+        })?;
+    }
+    Ok(())
+}
+
+/// One line for every size, with the right number of messages and a result above zero; the path MTU.
+fn perftest_report(cell: &Cell<'_>, said: &str) -> Outcome {
+    let mtu = cell.path_mtu().unwrap_or(0);
+    let line = format!(": {mtu}[B]");
+    ensure(
+        said.lines()
+            .any(|l| l.starts_with(" Mtu") && l.ends_with(&line)),
+        || format!("the path MTU is not {mtu}"),
+    )?;
+    let rows: Vec<Vec<f64>> = said.lines().filter_map(row).collect();
+    let sizes: Vec<f64> = rows.iter().map(|r| r[0]).collect();
+    #[expect(clippy::cast_precision_loss, reason = "sizes of at most 8 MiB")]
+    let wanted: Vec<f64> = cell.sizes().iter().map(|s| *s as f64).collect();
+    ensure(sizes == wanted, || {
+        format!("reported sizes {sizes:?}, not {wanted:?}")
+    })?;
+    let messages = cell.iterations().map(|n| f64::from(n * cell.queue_pairs()));
+    for row in &rows {
+        ensure(messages.is_none_or(|n| row[1] == n) && row[1] > 0.0, || {
+            format!("{} bytes: {} messages, not {messages:?}", row[0], row[1])
+        })?;
+        // bandwidth: peak (0 when not measured), average, rate; latency: all of them times
+        ensure(row[3] > 0.0, || format!("{} bytes: no result", row[0]))?;
+    }
+    Ok(())
+}
+
+/// A line of numbers, at least size, messages and two results.
+fn row(line: &str) -> Option<Vec<f64>> {
+    let numbers: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
+    numbers.ok().filter(|n| n.len() >= 4)
+}
+
+fn no_bad_words(ran: &Finished) -> Outcome {
+    let suspicious = |line: &&str| {
+        let lower = line.to_lowercase();
+        let bad = BAD_WORDS.iter().any(|w| lower.contains(w));
+        bad && !HARMLESS.iter().any(|h| line.contains(h))
+    };
+    match ran.output.lines().find(suspicious) {
+        Some(line) => wrong(format!("it says: {line}")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::row;
+
+    #[test]
+    fn rows_of_results_are_told_from_other_lines() {
+        let bandwidth = " 65536      5000             3342.25            3196.39\t\t   0.051142";
+        assert_eq!(
+            row(bandwidth).map(|r| (r[0], r[1])),
+            Some((65536.0, 5000.0))
+        );
+        let duration = " 2             20324            49.21          20322.34";
+        assert_eq!(row(duration).map(|r| r[3]), Some(20322.34));
+        assert!(row(" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]").is_none());
+        assert!(row(" GID: 00:00:00:00").is_none());
+    }
+}

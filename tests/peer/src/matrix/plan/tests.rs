@@ -1,0 +1,64 @@
+use std::collections::BTreeSet;
+
+use super::{Extent, cells};
+use crate::matrix::cell::{Cell, Choice};
+use crate::matrix::data::Data;
+
+fn names(data: &Data, extent: Extent) -> Vec<String> {
+    let name = |c: &Vec<Choice>| Cell::new(data, c).to_string();
+    cells(data, extent).iter().map(name).collect()
+}
+
+#[test]
+fn the_cover_has_at_most_120_cells_and_each_once() {
+    let data = Data::load().expect("the data is sound");
+    let all = names(&data, Extent::Cover);
+    let once: BTreeSet<&String> = all.iter().collect();
+    assert!(all.len() <= 120, "{} cells", all.len());
+    assert_eq!(once.len(), all.len());
+}
+
+#[test]
+fn every_program_meets_every_place_and_every_value_it_has() {
+    let data = Data::load().expect("the data is sound");
+    let all = cells(&data, Extent::Cover);
+    for (p, program) in data.programs.iter().enumerate() {
+        for (a, axis) in data
+            .axes
+            .iter()
+            .enumerate()
+            .filter(|(_, a)| a.applies(program))
+        {
+            for (v, value) in axis.values.iter().enumerate() {
+                let met =
+                    |c: &&Vec<Choice>| c[0] == Choice::Value(p) && c[a + 2] == Choice::Value(v);
+                assert!(
+                    all.iter().any(|c| met(&c)),
+                    "{} never with {}",
+                    program.name,
+                    value.name
+                );
+            }
+        }
+        for (l, place) in data.places.iter().enumerate() {
+            let met = all
+                .iter()
+                .any(|c| c[0] == Choice::Value(p) && c[1] == Choice::Value(l));
+            assert!(met, "{} never at {}", program.name, place.name);
+        }
+    }
+}
+
+#[test]
+fn every_refusal_is_met() {
+    let data = Data::load().expect("the data is sound");
+    let all = cells(&data, Extent::Cover);
+    for refusal in &data.refusals {
+        let met = |c: &&Vec<Choice>| {
+            Cell::new(&data, c)
+                .refusal()
+                .is_some_and(|r| std::ptr::eq(r, refusal))
+        };
+        assert!(all.iter().any(|c| met(&c)), "never met: {}", refusal.says);
+    }
+}
