@@ -3,8 +3,10 @@
 //! The engine adds under the ring's lock, pollers take under it; a poller of an empty ring only
 //! reads one atomic. Arming looks at what came since the last event and still waits, and fires at
 //! once if it qualifies, so a program that polls, then arms, then sleeps never sleeps over a
-//! completion. What an event has announced makes no second one: programs that take an event, arm,
-//! and poll one completion for each event (perftest -e) would run ahead of their completions.
+//! completion. A single completion that an event has announced makes no second one: programs that take
+//! an event, arm, and poll one completion for each event (perftest's `_lat -e`) would run ahead of their
+//! completions. Several do: programs that take an event, arm, and poll a few at a time (perftest's
+//! `_bw -e -b -q 8`) would sleep over the rest.
 //!
 //! A moderated queue makes its event when enough completions came since it was armed, or some time
 //! after the first of them: [`Directory`](crate::env::Directory) knows when the next is due.
@@ -282,8 +284,15 @@ impl Cq {
         ring.arm = ring.arm.max(wanted);
         let arm = ring.arm;
         let mut news = ring.entries.iter().skip(ring.announced);
+        let news = news.any(|completion| arm.wants(completion));
+        let several = ring
+            .entries
+            .iter()
+            .filter(|c| arm.wants(c))
+            .nth(1)
+            .is_some();
         // News that waited already are not made to wait longer by moderation.
-        if ring.held_back == 0 && news.any(|completion| arm.wants(completion)) {
+        if ring.held_back == 0 && (news || several) {
             self.fire(&mut ring);
         }
     }
