@@ -10,6 +10,7 @@ mod deaths;
 mod harness;
 mod hostile;
 mod machine;
+mod matrix;
 mod places;
 mod programs;
 mod removal;
@@ -25,6 +26,7 @@ fn main() {
         data::cases,
         capture::cases,
         hostile::cases,
+        matrix::cases,
         scale::cases,
         deaths::cases,
         removal::cases,
