@@ -4,6 +4,7 @@
  * Build: cc -O2 -pthread -o badargs badargs.c -libverbs */
 #include "pair.h"
 #include <fcntl.h>
+#include <sys/syscall.h>
 
 #define S IBV_WC_SUCCESS
 #define LEN(a) (sizeof(a) / sizeof *(a))
@@ -88,6 +89,9 @@ static void completion_queues(struct device *d)
 		DIE("ibv_create_cq");
 	WANT(ibv_resize_cq(cq, d->attr.max_cqe + 1), EINVAL);
 	WANT(ibv_poll_cq(cq, 1, &wc), 0);
+	WANT(ibv_poll_cq(cq, 0, NULL), 0);
+	WANT(ibv_req_notify_cq(cq, 0), 0);
+	WANT(ibv_req_notify_cq(cq, 1), 0);
 	fcntl(ch->fd, F_SETFL, fcntl(ch->fd, F_GETFL) | O_NONBLOCK);
 	errno = 0;
 	WANT_MINUS(ibv_get_cq_event(ch, &from, &user));
@@ -238,6 +242,11 @@ static void modify(struct device *d)
 	a.port_num = 2;
 	WANT(ibv_modify_qp(qp, &a, init), EINVAL);
 	a.port_num = 1;
+	for (int bit = 21; bit < 31; bit++) { /* bits that mean nothing, and a rate limit, which has a call of its own */
+		int e = kernel_rxe ? EINVAL : ibv_modify_qp(qp, &a, init | 1 << bit);
+		if (e != EINVAL && e != EOPNOTSUPP)
+			FAIL("ibv_modify_qp with bit %d of the mask: returned %d", bit, e);
+	}
 	WANT(ibv_query_qp(qp, &got, IBV_QP_STATE, &ia), 0);
 	if (got.qp_state != IBV_QPS_RESET)
 		FAIL("a refused modify changed the state to %d", got.qp_state);
@@ -255,6 +264,37 @@ static void modify(struct device *d)
 	WANT(ibv_query_qp(qp, &got, IBV_QP_STATE, &ia), 0);
 	if (got.qp_state != IBV_QPS_RTS || got.sq_psn != 5 || got.timeout != 14 || got.path_mtu != d->mtu || ia.cap.max_send_wr < 4)
 		FAIL("ibv_query_qp: state %d sq_psn %u timeout %u path_mtu %d", got.qp_state, got.sq_psn, got.timeout, got.path_mtu);
+	WANT(ibv_destroy_qp(qp), 0);
+	WANT(ibv_destroy_cq(cq), 0);
+}
+
+/* Takes CAP_NET_RAW (bit 13) from this thread's effective set, or gives it back; 0 when it has no such right. */
+static int net_raw(int on)
+{
+	struct { uint32_t version; int pid; } header = { 0x20080522, 0 };
+	struct { uint32_t effective, permitted, inheritable; } set[2];
+	if (syscall(SYS_capget, &header, set))
+		return 0;
+	set[0].effective = on ? set[0].effective | (set[0].permitted & 1u << 13) : set[0].effective & ~(1u << 13);
+	return syscall(SYS_capset, &header, set) == 0 && (set[0].permitted >> 13 & 1);
+}
+
+static void controlled_qkey(struct device *d)
+{
+	struct ibv_cq *cq = ibv_create_cq(d->ctx, 16, NULL, NULL, 0);
+	struct ibv_qp *qp = fresh_qp(d, cq, IBV_QPT_UD);
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x80010000 };
+	const int init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+	int may = net_raw(0);
+	if (!kernel_rxe) /* before 6.4 */
+		WANT(ibv_modify_qp(qp, &a, init), EPERM);
+	if (may) {
+		net_raw(1);
+		WANT(ibv_modify_qp(qp, &a, init), 0);
+	} else {
+		a.qkey = 1;
+		WANT(ibv_modify_qp(qp, &a, init), 0);
+	}
 	WANT(ibv_destroy_qp(qp), 0);
 	WANT(ibv_destroy_cq(cq), 0);
 }
@@ -551,6 +591,7 @@ static const struct test_case CASES[] = {
 	{ "shared_receive_queues", shared_receive_queues },
 	{ "create_qps", create_qps },
 	{ "modify", modify },
+	{ "controlled_qkey", controlled_qkey },
 	{ "post_states", post_states },
 	{ "post_opcodes", post_opcodes },
 	{ "post_arguments", post_arguments },

@@ -69,6 +69,8 @@ static void attributes(struct device *d)
 	SAME("ibv_query_device_ex", ibv_query_device_ex(d->ctx, NULL, &a), 0);
 	SAME("timestamp mask", a.completion_timestamp_mask, UINT64_MAX);
 	SAME("clock in kHz", a.hca_core_clock, 1000000);
+	if (a.tm_caps.max_num_tags || a.tm_caps.max_ops || a.tm_caps.flags)
+		FAIL("tag matching is refused, so it must not be offered");
 	if (a.cq_mod_caps.max_cq_count < 2 || !a.cq_mod_caps.max_cq_period)
 		FAIL("moderation is offered but its limits are not");
 	struct ibv_values_ex v = { .comp_mask = ~0u };
@@ -419,6 +421,20 @@ static void resized_under_traffic(struct device *d)
 	pthread_join(t, NULL);
 	if (!r.done)
 		FAIL("nothing was resized");
+	for (int i = 0; i < 10; i++) {
+		struct ibv_send_wr wr = request(&p, IBV_WR_RDMA_WRITE, &from, 1, 0);
+		if (post(&p, &wr))
+			FAIL("ibv_post_send");
+	}
+	int e = 0; /* once enough has come; where it has not, the queue gets its room back at once */
+	for (uint64_t until = now_ns() + 10000000000u; !e && now_ns() < until;) {
+		usleep(200000);
+		if (!(e = ibv_resize_cq(p.cq[0], 5)))
+			ibv_resize_cq(p.cq[0], 64);
+	}
+	SAME("smaller than what waits", e, EINVAL);
+	for (int i = 0; i < 10; i++)
+		expect_wc(&p, 0, IBV_WC_SUCCESS, "what waited is still there");
 	SAME("too small for nothing", ibv_resize_cq(p.cq[0], 0), EINVAL);
 	pair_free(&p);
 }

@@ -29,12 +29,16 @@ static void flush(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, size_t len
 	f(qp, rkey, addr, len, type, level);
 }
 
+/* Room for every completion of a case: nothing holds the posting threads back but the send queue, which empties into
+ * the completion queue whether or not anybody polls. */
+#define CQ_ENTRIES 4096
+
 /* A pair whose side 0 posts through `*x`. */
 static struct pair extended(struct device *d, struct pair_options o, uint64_t operations, struct ibv_qp_ex **x)
 {
 	struct pair p = { .d = d };
 	for (int i = 0; i < 2; i++) {
-		if (!(p.cq[i] = ibv_create_cq(d->ctx, 256, NULL, NULL, 0)))
+		if (!(p.cq[i] = ibv_create_cq(d->ctx, CQ_ENTRIES, NULL, NULL, 0)))
 			DIE("ibv_create_cq");
 		struct ibv_qp_init_attr_ex a = { .send_cq = p.cq[i], .recv_cq = p.cq[i], .qp_type = o.type, .sq_sig_all = 1,
 			.cap = o.cap, .pd = d->pd, .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
@@ -117,6 +121,28 @@ static void creation(struct device *d)
 	if (ibv_qp_to_qp_ex(qp))
 		FAIL("a queue pair created without send_ops_flags posts extended");
 	SAME("destroy", ibv_destroy_qp(qp), 0);
+	static const struct ibv_qp_cap GOOD = { 4, 4, 1, 1, 0 };
+	for (int way = 0; way < 7; way++) {
+		int e = EINVAL;
+		a.cap = GOOD;
+		a.send_cq = a.recv_cq = cq;
+		a.comp_mask = IBV_QP_INIT_ATTR_PD;
+		switch (way) {
+		case 0: a.cap.max_send_wr = (uint32_t)d->attr.max_qp_wr + 1; break;
+		case 1: a.cap.max_recv_sge = (uint32_t)d->attr.max_sge + 1; break;
+		case 2: a.cap.max_inline_data = 1 << 24; break;
+		case 3: a.send_cq = NULL; break;
+		case 4: a.recv_cq = NULL; break;
+		case 5: a.comp_mask |= 1u << 20; e = EOPNOTSUPP; break;
+		case 6: a.comp_mask |= IBV_QP_INIT_ATTR_CREATE_FLAGS; a.create_flags = 1u << 30; e = EOPNOTSUPP; break;
+		}
+		errno = 0;
+		if (ibv_create_qp_ex(d->ctx, &a) || errno != e)
+			FAIL("bad attributes %d: errno %d, expected %d", way, errno, e);
+	}
+	a.cap = GOOD;
+	a.send_cq = a.recv_cq = cq;
+	a.create_flags = 0;
 	a.comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	errno = 0;
 	if (ibv_create_qp_ex(d->ctx, &a) || errno != EINVAL)

@@ -85,6 +85,14 @@ c_api! {
         let mask = AttrMask::from_bits(mask.cast_unsigned())
             .ok_or(Misuse::invalid("ibv_modify_qp: unknown bits in the attribute mask"))?;
         let wanted = attr_of(&attr.get()?, mask)?;
+        if mask.contains(AttrMask::QKEY) && wanted.qkey.0 & CONTROLLED_QKEY != 0
+            && !may_open_raw_sockets()
+        {
+            return Err(Misuse::new(
+                Errno::EPERM,
+                "ibv_modify_qp: a controlled Q_Key (bit 31) needs CAP_NET_RAW",
+            ));
+        }
         qp.verbs.modify(&wanted, mask)?;
         if mask.contains(AttrMask::STATE) {
             qp.show_state(wanted.qp_state);
@@ -196,6 +204,9 @@ own_entry! {
         publish(pd, qp)
     }
 }
+
+/// Q_Keys with this bit are for programs with the right to forge packets.
+const CONTROLLED_QKEY: u32 = 1 << 31;
 
 /// `IBV_QPT_RAW_PACKET`
 const RAW_PACKET: c_uint = 8;
