@@ -29,6 +29,10 @@ if [ "$purpose" = test ]; then
     want tcpdump has tcpdump
     want tshark has tshark
     want nftables has nft
+    want ucx-utils has ucx_perftest
+    want libucx-dev test -e /usr/include/ucp/api/ucp.h
+    want openmpi-bin has mpirun
+    want libopenmpi-dev has mpicc
     want python3-pyverbs /usr/bin/python3 -c 'import pyverbs.device'
     want python3-pyverbs test -e /usr/share/doc/rdma-core/tests/run_tests.py
 fi

@@ -17,6 +17,8 @@ pub enum Need {
     Compiler,
     /// A program on the PATH.
     Program(&'static str),
+    /// A C header, by its path.
+    Header(&'static str),
     /// `/usr/bin/python3` with pyverbs.
     Pyverbs,
     /// `nft`, and a kernel that takes its rules.

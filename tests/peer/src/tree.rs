@@ -41,6 +41,14 @@ pub fn script(name: &str) -> String {
 /// # Errors
 /// What the compiler said.
 pub fn c_program(name: &str) -> Result<String, Failure> {
+    c_program_with(name, "cc", &["-libverbs"])
+}
+
+/// As [`c_program`], with a compiler driver and libraries or options of its own.
+///
+/// # Errors
+/// What the compiler said.
+pub fn c_program_with(name: &str, cc: &str, more: &[&str]) -> Result<String, Failure> {
     let dir = root().join("build/tests");
     std::fs::create_dir_all(&dir)?;
     let (source, out) = (
@@ -48,10 +56,10 @@ pub fn c_program(name: &str) -> Result<String, Failure> {
         dir.join(name).display().to_string(),
     );
     if newest(&root().join("tests/peer/c")) > modified(Path::new(&out)) {
-        let cc = Command::new("cc")
+        let cc = Command::new(cc)
             .args(["-O2", "-Wall", "-Wextra", "-pthread", "-o", &out])
             .arg(&source)
-            .arg("-libverbs")
+            .args(more)
             .output()?;
         if !cc.status.success() {
             let text = String::from_utf8_lossy(&cc.stderr).into_owned();
@@ -106,6 +114,7 @@ impl Machine {
                 "a C compiler and libibverbs-dev: apt-get install gcc libibverbs-dev".to_owned(),
             ),
             Need::Program(p) => (on_path(p), format!("the program {p}")),
+            Need::Header(h) => (Path::new(h).exists(), format!("the C header {h}")),
             Need::Pyverbs => (
                 self.pyverbs,
                 "pyverbs: apt-get install python3-pyverbs".to_owned(),

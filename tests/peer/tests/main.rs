@@ -9,6 +9,7 @@ mod data;
 mod deaths;
 mod harness;
 mod hostile;
+mod libraries;
 mod machine;
 mod matrix;
 mod places;
@@ -24,6 +25,7 @@ fn main() {
         machine::cases,
         programs::cases,
         data::cases,
+        libraries::cases,
         capture::cases,
         hostile::cases,
         matrix::cases,
