@@ -227,11 +227,9 @@ static void null_arguments_are_refused(void)
 static void calls_of_later_releases_refuse(void)
 {
 	static char page[4096];
-	struct ibv_xrcd_init_attr xrcd = {.comp_mask = 3, .fd = -1};
 	struct ibv_counters_init_attr counters = {0};
 	struct rdma_addrinfo *info;
 
-	NULL_AND(ibv_open_xrcd(ctx, &xrcd), EOPNOTSUPP);
 	NULL_AND(ibv_create_counters(ctx, &counters), EOPNOTSUPP); /* they count flows, of which there are none */
 	SAME(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
 	SAME(ibv_fork_init(), 0);

@@ -58,7 +58,7 @@ if unshare $root -n true 2>/dev/null; then
 fi
 with_device() { "${alone[@]}" "$@"; }
 
-for program in words nodes private events boundary memory; do
+for program in words nodes private events boundary memory xrc; do
     compile $program || { echo "FAIL $program.c does not compile"; failed=$((failed + 1)); }
 done
 step exports "$here/check_exports.sh" "$lib"
@@ -75,6 +75,8 @@ if LD_LIBRARY_PATH=$lib with_device ibv_devices 2>"$work/why" | grep -q rb_; the
     # shellcheck disable=SC2086
     step memory with_device "$work/memory" $device
     # shellcheck disable=SC2086
+    step xrc with_device "$work/xrc" $device
+    # shellcheck disable=SC2086
     step events with_device "$work/events" $device
     step "real devices" with_device "$here/real.sh"
     if "$here/newest.sh" "$build" fetch >"$work/why"; then
@@ -84,7 +86,7 @@ if LD_LIBRARY_PATH=$lib with_device ibv_devices 2>"$work/why" | grep -q rb_; the
         left_out=$((left_out + 1))
     fi
 else
-    echo "left out: boundary, memory, events, real devices, newest rdma-core: $(cat "$work/why")"
+    echo "left out: boundary, memory, xrc, events, real devices, newest rdma-core: $(cat "$work/why")"
     left_out=5
 fi
 word=ok

@@ -124,13 +124,24 @@ impl Node {
         if self.qps.index(qpn).is_some() {
             return Err(Misuse::invalid("create_qp: queue pair number is taken"));
         }
+        if (init.qp_type == QpType::XrcRecv) != init.xrcd.is_some() {
+            return Err(Misuse::invalid(
+                "create_qp: XRC_RECV queue pairs, and no others, belong to an XRC domain",
+            ));
+        }
         if let Some(id) = init.srq {
-            if init.qp_type == QpType::Uc {
+            if !matches!(init.qp_type, QpType::Rc | QpType::Ud) {
                 return Err(Misuse::invalid(
-                    "create_qp: UC takes no shared receive queue",
+                    "create_qp: only RC and UD take a shared receive queue",
                 ));
             }
-            self.core.srqs.get_mut(&id).ok_or(NO_SRQ)?.users += 1;
+            let srq = self.core.srqs.get_mut(&id).ok_or(NO_SRQ)?;
+            if srq.xrc.is_some() {
+                return Err(Misuse::invalid(
+                    "create_qp: shared receive queues of the type XRC are named by packets",
+                ));
+            }
+            srq.users += 1;
         }
         let index = self.qps.next_index();
         self.qps.insert(Qp::new(index, qpn, init));
@@ -332,7 +343,15 @@ impl Node {
                 "destroy_srq: queue pairs still use it; destroy them first",
             ));
         }
-        self.core.srqs.remove(&id);
+        if let Some(xrc) = self.core.srqs.remove(&id).and_then(|srq| srq.xrc) {
+            self.qps.iter_mut().for_each(|qp| qp.forget_srq(id));
+            let of_others = self.core.srqs.values().filter_map(|srq| srq.xrc);
+            if !of_others.map(|x| x.cq).any(|cq| cq == xrc.cq)
+                && !self.qps.iter().any(|qp| qp.uses_cq(xrc.cq))
+            {
+                self.core.dead_cqs.retain(|cq| *cq != xrc.cq);
+            }
+        }
         Ok(())
     }
 
@@ -564,7 +583,10 @@ impl Node {
     /// Takes down the queue pairs of completion queues that overran during the call.
     fn settle<E: Env>(&mut self, now: Instant, env: &mut E) {
         while let Some(cq) = self.core.failed_cqs.pop() {
-            for qp in self.qps.iter_mut().filter(|qp| qp.uses_cq(cq)) {
+            for qp in self.qps.iter_mut() {
+                if !qp.uses_cq(cq) && !qp.serves_into(cq, &self.core) {
+                    continue;
+                }
                 let mut cx = Cx {
                     now,
                     env,

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use rocebud_objects::{AttrMask, Misuse, PdId, RecvWr, SrqAttr, SrqInit};
+use rocebud_objects::{AttrMask, Misuse, PdId, RecvWr, SrqAttr, SrqInit, XrcSrq};
 
 use crate::ready::{Index, Ready};
 
@@ -31,6 +31,8 @@ impl From<AttrMask> for SrqMask {
 #[derive(Debug)]
 pub(crate) struct Srq {
     pub(crate) pd: PdId,
+    /// Domain and completion queue, for XRC.
+    pub(crate) xrc: Option<XrcSrq>,
     attr: SrqAttr,
     queue: VecDeque<RecvWr>,
     /// Queue pairs attached.
@@ -43,6 +45,7 @@ impl Srq {
     pub(crate) fn new(init: SrqInit) -> Self {
         Self {
             pd: init.pd,
+            xrc: init.xrc,
             attr: init.attr,
             queue: VecDeque::with_capacity(init.attr.max_wr.min(4096) as usize),
             users: 0,
@@ -137,7 +140,11 @@ mod tests {
             max_sge: 1,
             srq_limit: 0,
         };
-        let mut srq = Srq::new(SrqInit { pd: PdId(1), attr });
+        let mut srq = Srq::new(SrqInit {
+            pd: PdId(1),
+            attr,
+            xrc: None,
+        });
         for wr_id in 0..u64::from(posted) {
             srq.post(RecvWr {
                 wr_id,

@@ -11,9 +11,18 @@ pub struct PdId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct CqId(pub u32);
 
+impl CqId {
+    /// No completion queue: of a queue pair that needs none.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
 /// A shared receive queue of this process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct SrqId(pub u32);
+
+/// An XRC domain of this process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct XrcdId(pub u32);
 
 /// Transport service of a queue pair; values of `enum ibv_qp_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,6 +34,19 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
+    /// Extended reliable connection, the end that requests.
+    XrcSend = 9,
+    /// Extended reliable connection, the end that serves: it has no queues of its own and receives
+    /// into the shared receive queues of its domain.
+    XrcRecv = 10,
+}
+
+impl QpType {
+    /// Nothing is lost, doubled or reordered: RC and XRC.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
+    }
 }
 
 /// Values of `enum ibv_qp_state`.
@@ -161,6 +183,9 @@ pub struct QpInit {
     pub recv_cq: CqId,
     /// Shared receive queue, if it has one.
     pub srq: Option<SrqId>,
+    /// Domain of an `XrcRecv` queue pair, which needs no protection domain and no completion
+    /// queues.
+    pub xrcd: Option<XrcdId>,
     /// Sizes granted.
     pub cap: QpCap,
     /// Every send request makes a completion.
@@ -277,6 +302,15 @@ pub struct SrqAttr {
     pub srq_limit: u32,
 }
 
+/// What makes a shared receive queue one of XRC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct XrcSrq {
+    /// Its domain.
+    pub xrcd: XrcdId,
+    /// Where its receives complete.
+    pub cq: CqId,
+}
+
 /// What `create_srq` gives to the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqInit {
@@ -284,4 +318,6 @@ pub struct SrqInit {
     pub pd: PdId,
     /// Sizes.
     pub attr: SrqAttr,
+    /// Of the type XRC.
+    pub xrc: Option<XrcSrq>,
 }

@@ -9,6 +9,7 @@ impl Errno {
     pub const EPERM: Self = Self(1);
     pub const ENOENT: Self = Self(2);
     pub const EIO: Self = Self(5);
+    pub const EBADF: Self = Self(9);
     pub const EAGAIN: Self = Self(11);
     pub const ENOMEM: Self = Self(12);
     pub const EACCES: Self = Self(13);

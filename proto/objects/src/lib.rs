@@ -24,7 +24,7 @@ mod wr;
 pub use access::{LocalFault, RemoteFault, Scope, offset_within};
 pub use attr::{
     Access, AhAttr, AttrMask, CqId, MigState, Path, PdId, QpAttr, QpCap, QpInit, QpState, QpType,
-    RateLimit, SrqAttr, SrqId, SrqInit,
+    RateLimit, SrqAttr, SrqId, SrqInit, XrcSrq, XrcdId,
 };
 pub use counters::Counter;
 pub use error::{Errno, Misuse};

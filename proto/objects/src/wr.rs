@@ -172,6 +172,8 @@ pub struct SendWr {
     pub payload: Payload,
     /// Destination, for UD only.
     pub ud: Option<UdAddress>,
+    /// Shared receive queue at the peer, for XRC only; 24 bits.
+    pub xrc_srqn: u32,
 }
 
 /// A receive work request.

@@ -35,18 +35,25 @@ pub struct QpShared {
     pub acks: Acks,
     /// Whose it is.
     pub context: Arc<ContextShared>,
-    /// Where its completions go.
-    pub send_cq: Arc<Cq>,
-    /// Where its receive completions go.
-    pub recv_cq: Arc<Cq>,
+    /// Where its completions go: sends, receives. XRC queue pairs lack one or both.
+    pub cqs: Vec<Arc<Cq>>,
 }
 
 impl QpShared {
     /// Takes its completions out of its queues.
     pub(crate) fn purge(&self) {
-        self.send_cq.purge(self.qpn);
-        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
-            self.recv_cq.purge(self.qpn);
+        let mut last: Option<&Arc<Cq>> = None;
+        for cq in &self.cqs {
+            if !last.is_some_and(|done| Arc::ptr_eq(done, cq)) {
+                cq.purge(self.qpn);
+            }
+            last = Some(cq);
+        }
+    }
+
+    pub(crate) fn release_cqs(&self) {
+        for cq in &self.cqs {
+            cq.users.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
@@ -62,6 +69,16 @@ pub struct SrqShared {
     pub acks: Acks,
     /// Whose it is.
     pub context: Arc<ContextShared>,
+    /// Where its receives complete, if it is of the type XRC.
+    pub cq: Option<Arc<Cq>>,
+}
+
+impl SrqShared {
+    pub(crate) fn release_cq(&self) {
+        if let Some(cq) = &self.cq {
+            cq.users.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
 }
 
 /// What an asynchronous event is about.

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod channel;
+mod claim;
 pub mod context;
 mod core;
 pub mod cq;
@@ -31,6 +32,7 @@ mod sys;
 mod tx;
 mod window;
 
+pub use claim::Claim;
 pub use objects::{PostError, SRQS_MAX};
 pub use rocebud_engine::SrqMask;
 pub use rocebud_mem::{copy_in, copy_out, ensure_in_front, probe};

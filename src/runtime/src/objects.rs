@@ -172,10 +172,10 @@ impl Runtime {
         &self,
         context: &Arc<ContextShared>,
         init: SrqInit,
+        cq: Option<Arc<Cq>>,
         user: u64,
     ) -> Result<Arc<SrqShared>, Misuse> {
         self.check()?;
-        let id = SrqId(self.next_srq.fetch_add(1, Ordering::Relaxed));
         let mut core = lock(&self.core);
         if core.dir.srqs.len() >= SRQS_MAX as usize {
             return Err(Misuse::new(
@@ -183,12 +183,23 @@ impl Runtime {
                 "create_srq: as many shared receive queues as a process may have; destroy some",
             ));
         }
+        let id = loop {
+            // Packets name it by 24 bits.
+            let next = self.next_srq.fetch_add(1, Ordering::Relaxed) & 0x00ff_ffff;
+            if next != 0 && !core.dir.srqs.contains_key(&SrqId(next)) {
+                break SrqId(next);
+            }
+        };
         core.node.create_srq(id, init)?;
+        if let Some(cq) = &cq {
+            cq.users.fetch_add(1, Ordering::AcqRel);
+        }
         let srq = Arc::new(SrqShared {
             id,
             user: AtomicU64::new(user),
             acks: Acks::default(),
             context: Arc::clone(context),
+            cq,
         });
         core.dir.srqs.insert(id, Arc::clone(&srq));
         Ok(srq)
@@ -239,6 +250,7 @@ impl Runtime {
         let mut core = lock(&self.core);
         core.node.destroy_srq(srq.id)?;
         core.dir.srqs.remove(&srq.id);
+        srq.release_cq();
         drop(core);
         srq.context.purge_srq(srq.id);
         srq.acks.wait_settled();
@@ -255,7 +267,7 @@ impl Runtime {
         &self,
         context: &Arc<ContextShared>,
         init: QpInit,
-        cqs: [Arc<Cq>; 2],
+        cqs: Vec<Arc<Cq>>,
         user: u64,
     ) -> Result<Arc<QpShared>, Misuse> {
         self.check()?;
@@ -267,16 +279,15 @@ impl Runtime {
         if let Some(device) = self.device(context.ifindex) {
             core.node.set_port_mtu(qpn, device.mtu())?;
         }
-        let [send_cq, recv_cq] = cqs;
-        send_cq.users.fetch_add(1, Ordering::AcqRel);
-        recv_cq.users.fetch_add(1, Ordering::AcqRel);
+        for cq in &cqs {
+            cq.users.fetch_add(1, Ordering::AcqRel);
+        }
         let qp = Arc::new(QpShared {
             qpn,
             user: AtomicU64::new(user),
             acks: Acks::default(),
             context: Arc::clone(context),
-            send_cq,
-            recv_cq,
+            cqs,
         });
         core.dir.qps.insert(qpn, Arc::clone(&qp));
         if let Some(record) = self.shared.pages.qp_record(qpn) {
@@ -510,8 +521,7 @@ impl Runtime {
         self.state_facts(&core);
         self.kick(&mut core);
         drop(core);
-        qp.send_cq.users.fetch_sub(1, Ordering::AcqRel);
-        qp.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
+        qp.release_cqs();
         qp.context.purge_qp(qp.qpn);
         qp.acks.wait_settled();
         Ok(())
@@ -542,6 +552,7 @@ impl Runtime {
         let mut core = lock(&self.core);
         let _ = core.node.destroy_srq(srq.id);
         core.dir.srqs.remove(&srq.id);
+        srq.release_cq();
         drop(core);
         srq.context.purge_srq(srq.id);
     }
@@ -587,8 +598,7 @@ impl Runtime {
         core.dir.qps.remove(&qp.qpn);
         core.qpns.free(qp.qpn, now().0);
         qp.purge();
-        qp.send_cq.users.fetch_sub(1, Ordering::AcqRel);
-        qp.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
+        qp.release_cqs();
         if let Some(record) = self.shared.pages.qp_record(qp.qpn) {
             record.end();
         }

@@ -277,6 +277,7 @@ impl End {
             flags: SendFlags::SIGNALED,
             payload: Payload::Sges(self.sges(size)),
             ud: None,
+            xrc_srqn: 0,
         })
     }
 

@@ -20,6 +20,8 @@ pub mod device_cap {
     pub const SRQ_RESIZE: u32 = 1 << 13;
     /// Memory windows of type 1.
     pub const MEM_WINDOW: u32 = 1 << 17;
+    /// Extended reliable connections.
+    pub const XRC: u32 = 1 << 20;
     /// LOCAL_INV and SEND with invalidate.
     pub const MEM_MGT_EXTENSIONS: u32 = 1 << 21;
     /// Memory windows of type 2 that belong to a queue pair and its protection domain.
@@ -139,7 +141,12 @@ const ODP: OdpCaps = OdpCaps {
         | odp_cap::ATOMIC_WRITE,
     uc: odp_cap::SEND | odp_cap::RECV | odp_cap::WRITE,
     ud: odp_cap::SEND | odp_cap::RECV | odp_cap::SRQ_RECV,
-    xrc: 0,
+    xrc: odp_cap::SEND
+        | odp_cap::WRITE
+        | odp_cap::READ
+        | odp_cap::ATOMIC
+        | odp_cap::SRQ_RECV
+        | odp_cap::FLUSH,
 };
 
 /// `enum ibv_port_state`.
@@ -249,6 +256,7 @@ pub(crate) fn device_attr(node_guid: u64) -> DeviceAttr {
             | device_cap::RC_RNR_NAK_GEN
             | device_cap::SRQ_RESIZE
             | device_cap::MEM_WINDOW
+            | device_cap::XRC
             | device_cap::MEM_MGT_EXTENSIONS
             | device_cap::MEM_WINDOW_TYPE_2B,
         max_sge: limits::SGE_MAX,

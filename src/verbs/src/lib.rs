@@ -32,6 +32,7 @@ mod pd;
 mod qp;
 mod srq;
 mod td;
+mod xrc;
 
 pub use attrs::{AtomicCap, DeviceAttr, OdpCaps, PortAttr, PortState, device_cap, odp_cap};
 pub use context::{Context, GidTableEntry};
@@ -53,3 +54,4 @@ pub use rocebud_objects::{
 pub use rocebud_wire::{Gid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};
 pub use srq::{Srq, SrqMask};
 pub use td::Td;
+pub use xrc::{OpenXrcd, Xrcd};

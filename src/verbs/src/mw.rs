@@ -159,6 +159,7 @@ impl Qp {
             flags,
             payload: Payload::Sges(SgeList::new()),
             ud: None,
+            xrc_srqn: 0,
         })?;
         mw.inner.rkey.store(rkey.0, Ordering::Release);
         Ok(rkey)
@@ -169,8 +170,8 @@ impl Qp {
         if mw.mw_type() != MwType::One {
             return refuse("bind_mw: type 2 windows are bound by post_send");
         }
-        if !matches!(self.qp_type(), QpType::Rc | QpType::Uc) {
-            return refuse("bind_mw: needs an RC or UC queue pair");
+        if !matches!(self.qp_type(), QpType::Rc | QpType::Uc | QpType::XrcSend) {
+            return refuse("bind_mw: needs an RC, UC or XRC_SEND queue pair");
         }
         if flags.contains(SendFlags::INLINE) {
             return refuse("bind_mw: nothing can be inline");

@@ -179,7 +179,7 @@ impl Pd {
     /// EINVAL: sizes 0 or above the device's.
     pub fn create_srq(&self, attr: &SrqAttr, user: u64) -> Result<Srq, Misuse> {
         self.check()?;
-        Srq::create(self, attr, user)
+        Srq::create(self, attr, None, user)
     }
 
     /// `ibv_create_ah`.

@@ -1,11 +1,11 @@
 //! Queue pairs.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use rocebud_objects::{
-    AttrMask, Errno, Misuse, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RateLimit, RecvWr,
-    SendWr, Sge,
+    AttrMask, CqId, Errno, Misuse, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RateLimit,
+    RecvWr, SendWr, Sge,
 };
 use rocebud_runtime::context::QpShared;
 use rocebud_runtime::{Runtime, ports};
@@ -15,7 +15,8 @@ pub use rocebud_runtime::PostError;
 
 use crate::attrs::limits;
 use crate::pd::PdUse;
-use crate::{Context, Cq, Pd, Srq};
+use crate::xrc::XrcdUse;
+use crate::{Context, Cq, Pd, Srq, Xrcd};
 
 /// What `create_qp` is told; `struct ibv_qp_init_attr`.
 #[derive(Clone, Debug)]
@@ -66,8 +67,33 @@ struct QpInner {
     init: QpInit,
     pd: PdUse,
     /// Keep what it uses alive, as handles. Rust drops them after the queue pair is destroyed.
-    _uses: (Cq, Cq, Option<Srq>),
+    _uses: (Vec<Cq>, Option<Srq>),
+    xrcd: Option<XrcdUse>,
+    /// Handles that `ibv_open_qp` and the creation gave, and that were not destroyed.
+    opened: AtomicU32,
     gone: AtomicBool,
+}
+
+/// A queue pair that may be gone.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakQp(Weak<QpInner>);
+
+impl WeakQp {
+    pub(crate) fn is_alive(&self) -> bool {
+        let qp = self.0.upgrade();
+        qp.is_some_and(|qp| !qp.gone.load(Ordering::Acquire))
+    }
+
+    /// One handle more.
+    pub(crate) fn open(&self) -> Option<Qp> {
+        let inner = self.0.upgrade()?;
+        let more = |n: u32| (n != 0).then(|| n + 1);
+        let opened = &inner.opened;
+        opened
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
+            .ok()?;
+        Some(Qp { inner })
+    }
 }
 
 impl Qp {
@@ -80,26 +106,56 @@ impl Qp {
             send_cq: create.send_cq.shared().id,
             recv_cq: create.recv_cq.shared().id,
             srq: create.srq.as_ref().map(Srq::id),
+            xrcd: None,
             cap: granted(create),
             sq_sig_all: create.sq_sig_all,
         };
-        let cqs = [&create.send_cq, &create.recv_cq].map(|cq| Arc::clone(cq.shared()));
+        let cqs = vec![create.send_cq.clone(), create.recv_cq.clone()];
+        Self::make(pd, init, (cqs, create.srq.clone()), None, create.user)
+    }
+
+    /// The serving end of an extended reliable connection.
+    pub(crate) fn create_target(pd: &Pd, xrcd: &Xrcd, user: u64) -> Result<Self, Misuse> {
+        let init = QpInit {
+            qp_type: QpType::XrcRecv,
+            pd: pd.id(),
+            send_cq: CqId::NONE,
+            recv_cq: CqId::NONE,
+            srq: None,
+            xrcd: Some(xrcd.id()),
+            cap: QpCap::default(),
+            sq_sig_all: false,
+        };
+        Self::make(pd, init, (Vec::new(), None), Some(xrcd), user)
+    }
+
+    fn make(
+        pd: &Pd,
+        init: QpInit,
+        uses: (Vec<Cq>, Option<Srq>),
+        xrcd: Option<&Xrcd>,
+        user: u64,
+    ) -> Result<Self, Misuse> {
+        let context = pd.context().clone();
+        let cqs = uses.0.iter().map(|cq| Arc::clone(cq.shared())).collect();
         let runtime = context.runtime();
-        let shared = runtime.create_qp(context.shared(), init, cqs, create.user)?;
+        let shared = runtime.create_qp(context.shared(), init, cqs, user)?;
         Ok(Self {
             inner: Arc::new(QpInner {
                 context,
                 shared,
                 init,
                 pd: pd.hold(),
-                _uses: (
-                    create.send_cq.clone(),
-                    create.recv_cq.clone(),
-                    create.srq.clone(),
-                ),
+                _uses: uses,
+                xrcd: xrcd.map(Xrcd::hold),
+                opened: AtomicU32::new(1),
                 gone: AtomicBool::new(false),
             }),
         })
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakQp {
+        WeakQp(Arc::downgrade(&self.inner))
     }
 
     #[inline]
@@ -306,7 +362,7 @@ impl Qp {
         self.runtime().detach_mcast(&self.inner.shared, group)
     }
 
-    /// `ibv_destroy_qp`: its completions vanish; waits until every event taken was acknowledged.
+    /// `ibv_destroy_qp`: with its last handle its completions vanish; waits until every event taken was acknowledged.
     ///
     /// # Errors
     /// EBUSY: attached to a multicast group. EINVAL: done already.
@@ -314,14 +370,23 @@ impl Qp {
         if self.inner.context.runtime().is_inherited() {
             return self.inner.context.check();
         }
-        if self.inner.gone.swap(true, Ordering::AcqRel) {
-            return Err(Misuse::invalid("destroy_qp: done already"));
+        let less = |n: u32| n.checked_sub(1);
+        let opened = &self.inner.opened;
+        match opened.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) {
+            Ok(1) => {}
+            Ok(_) => return Ok(()),
+            Err(_) => return Err(Misuse::invalid("destroy_qp: done already")),
         }
+        self.inner.gone.store(true, Ordering::Release);
         if self.inner.context.is_open()
             && let Err(refused) = self.runtime().destroy_qp(&self.inner.shared)
         {
             self.inner.gone.store(false, Ordering::Release);
+            self.inner.opened.store(1, Ordering::Release);
             return Err(refused);
+        }
+        if let Some(xrcd) = &self.inner.xrcd {
+            xrcd.release();
         }
         self.inner.pd.release();
         Ok(())
@@ -380,10 +445,15 @@ fn check_create(context: &Context, create: &QpCreate) -> Result<(), Misuse> {
             "create_qp: a completion queue was destroyed or belongs to another open device",
         ));
     }
+    if create.qp_type == QpType::XrcRecv {
+        return Err(Misuse::invalid(
+            "create_qp: XRC_RECV queue pairs are created in an XRC domain",
+        ));
+    }
     if let Some(srq) = &create.srq {
-        if create.qp_type == QpType::Uc {
+        if !matches!(create.qp_type, QpType::Rc | QpType::Ud) {
             return Err(Misuse::invalid(
-                "create_qp: UC takes no shared receive queue",
+                "create_qp: only RC and UD take a shared receive queue",
             ));
         }
         if !srq.is_of(context) {
@@ -398,7 +468,7 @@ fn check_create(context: &Context, create: &QpCreate) -> Result<(), Misuse> {
 /// Sizes raised to what is given anyway.
 fn granted(create: &QpCreate) -> QpCap {
     let cap = create.cap;
-    let has_srq = create.srq.is_some();
+    let has_srq = create.srq.is_some() || create.qp_type == QpType::XrcSend;
     let recv = |asked: u32| if has_srq { 0 } else { asked.max(1) };
     QpCap {
         max_send_wr: cap.max_send_wr.max(1),

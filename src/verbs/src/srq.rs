@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rocebud_objects::{Misuse, RecvWr, SrqAttr, SrqId, SrqInit};
+use rocebud_objects::{Misuse, RecvWr, SrqAttr, SrqId, SrqInit, XrcSrq};
 use rocebud_runtime::context::SrqShared;
 
 pub use rocebud_runtime::SrqMask;
 
 use crate::attrs::limits;
 use crate::pd::PdUse;
-use crate::{Context, Pd, PostError};
+use crate::xrc::XrcdUse;
+use crate::{Context, Cq, Pd, PostError, Xrcd};
 
 /// A shared receive queue.
 #[derive(Clone, Debug)]
@@ -22,12 +23,20 @@ pub struct Srq {
 struct SrqInner {
     context: Context,
     pd: PdUse,
+    /// Keeps its domain and its completion queue.
+    xrc: Option<(XrcdUse, Cq)>,
     shared: Arc<SrqShared>,
     gone: AtomicBool,
 }
 
 impl Srq {
-    pub(crate) fn create(pd: &Pd, attr: &SrqAttr, user: u64) -> Result<Self, Misuse> {
+    /// `xrc`: domain and completion queue, for a queue of the type XRC.
+    pub(crate) fn create(
+        pd: &Pd,
+        attr: &SrqAttr,
+        xrc: Option<(&Xrcd, &Cq)>,
+        user: u64,
+    ) -> Result<Self, Misuse> {
         if attr.max_wr == 0 || attr.max_sge == 0 {
             return Err(Misuse::invalid(
                 "create_srq: max_wr and max_sge must not be 0",
@@ -37,13 +46,28 @@ impl Srq {
         let init = SrqInit {
             pd: pd.id(),
             attr: *attr,
+            xrc: xrc.map(|(xrcd, cq)| XrcSrq {
+                xrcd: xrcd.id(),
+                cq: cq.shared().id,
+            }),
         };
         let context = pd.context().clone();
-        let shared = context.runtime().create_srq(context.shared(), init, user)?;
+        if let Some((xrcd, cq)) = xrc {
+            xrcd.check(&context)?;
+            if !cq.is_of(&context) {
+                return Err(Misuse::invalid(
+                    "create_srq: the completion queue was destroyed or is of another open device",
+                ));
+            }
+        }
+        let cq = xrc.map(|(_, cq)| Arc::clone(cq.shared()));
+        let runtime = context.runtime();
+        let shared = runtime.create_srq(context.shared(), init, cq, user)?;
         Ok(Self {
             inner: Arc::new(SrqInner {
                 context,
                 pd: pd.hold(),
+                xrc: xrc.map(|(xrcd, cq)| (xrcd.hold(), cq.clone())),
                 shared,
                 gone: AtomicBool::new(false),
             }),
@@ -139,6 +163,9 @@ impl Srq {
                 self.inner.gone.store(false, Ordering::Release);
                 return Err(refused);
             }
+        }
+        if let Some((xrcd, _)) = &self.inner.xrc {
+            xrcd.release();
         }
         self.inner.pd.release();
         Ok(())

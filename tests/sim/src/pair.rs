@@ -245,6 +245,7 @@ impl Pair {
             flags,
             payload,
             ud: None,
+            xrc_srqn: 0,
         };
         let host = self.fabric.host_mut(end.host);
         host.node.post_send(now, qpn, wr, &mut host.env)
@@ -397,6 +398,7 @@ const fn qp_init(config: &PairConfig) -> QpInit {
         send_cq: CQ,
         recv_cq: CQ,
         srq: None,
+        xrcd: None,
         cap: QpCap {
             max_send_wr: config.send_depth,
             max_recv_wr: 128,

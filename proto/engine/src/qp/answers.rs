@@ -5,12 +5,13 @@
 
 use alloc::collections::VecDeque;
 
-use rocebud_objects::{Counter, EventKind, NoteKind};
+use rocebud_objects::{Counter, EventKind, NoteKind, PdId};
 use rocebud_wire::{Aeth, AtomicAckEth, Header, NakCode, Opcode, Psn, RKey, Syndrome};
 
 use super::Qp;
+use super::xrc::of_class;
 use crate::cx::Cx;
-use crate::env::{Env, RemoteFault};
+use crate::env::{Env, RemoteFault, Scope};
 use crate::node::Transmit;
 use crate::reasons::Reason;
 
@@ -21,6 +22,8 @@ pub(crate) struct ReadJob {
     pub(crate) rkey: RKey,
     /// Bytes to go.
     pub(crate) left: u32,
+    /// Whose keys it names.
+    pub(crate) pd: PdId,
     /// Nothing of it was sent yet.
     pub(crate) first: bool,
     /// The answer to a repeated request: failures are silent.
@@ -164,6 +167,7 @@ impl Qp {
                 },
             }
             self.resp.answers.queue.pop_front();
+            header.bth.opcode = of_class(header.bth.opcode, self.init.qp_type);
             header.emit(0, buf);
             return Some(self.transmit(header.frame_len(0), false));
         }
@@ -185,7 +189,11 @@ impl Qp {
             (false, false) => Opcode::RC_READ_RESPONSE_MIDDLE,
             (false, true) => Opcode::RC_READ_RESPONSE_LAST,
         };
-        let scope = self.scope();
+        let scope = Scope {
+            pd: job.pd,
+            qpn: self.qpn,
+        };
+        header.bth.opcode = of_class(header.bth.opcode, self.init.qp_type);
         let at = header.emit(n, buf);
         let read = match buf.get_mut(at..at + n) {
             Some(room) if n != 0 => cx.env.read_remote(scope, job.rkey, job.va, room),
@@ -256,6 +264,7 @@ mod tests {
         va: 0,
         rkey: RKey(1),
         left: 9,
+        pd: PdId(1),
         first: true,
         again: false,
     };

@@ -253,6 +253,7 @@ impl Qp {
             va,
             rkey,
             left: len,
+            pd: self.scope().pd,
             first: true,
             again: false,
         };

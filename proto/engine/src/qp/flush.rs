@@ -1,8 +1,8 @@
 //! Errors, flushing, and the end of a queue pair.
 
 use rocebud_objects::{
-    AsyncEvent, Counter, EventKind, NoteKind, QpAttr, QpState, QpType, SendFlags, SendOp, Wc,
-    WcOpcode, WcStatus,
+    AsyncEvent, Counter, EventKind, NoteKind, QpAttr, QpState, SendFlags, SendOp, Wc, WcOpcode,
+    WcStatus,
 };
 
 use super::Qp;
@@ -90,7 +90,7 @@ impl Qp {
             return;
         };
         self.complete_send_error(&wqe, reason, cx);
-        if self.init.qp_type == QpType::Rc {
+        if self.init.qp_type.is_reliable() {
             self.enter_error(Reason::FlushedByError, false, cx);
         } else {
             self.set_state(QpState::Sqe, cx);
@@ -141,10 +141,10 @@ impl Qp {
         self.flush_sends(cause, cx);
         self.drop_all_parked(cx);
         if let Some(held) = self.held.take() {
-            self.complete_recv_error(held.wr.wr_id, cause, cx);
+            self.complete_recv_error(held.cq, held.wr.wr_id, cause, cx);
         }
         while let Some(wr) = self.rq.pop_front() {
-            self.complete_recv_error(wr.wr_id, cause, cx);
+            self.complete_recv_error(self.init.recv_cq, wr.wr_id, cause, cx);
         }
         if self.init.srq.is_some() {
             self.raise(EventKind::QpLastWqeReached, cx);
@@ -203,7 +203,7 @@ impl Qp {
         }
         self.drop_all_parked(cx);
         if let Some(held) = self.held.take()
-            && let Some(srq) = self.init.srq.and_then(|id| cx.core.srqs.get_mut(&id))
+            && let Some(srq) = held.srq.and_then(|id| cx.core.srqs.get_mut(&id))
         {
             srq.give_back(held.wr);
         }
@@ -214,6 +214,7 @@ impl Qp {
         self.sq.reset();
         self.rq.clear();
         self.resp = Responder::default();
+        self.served = None;
         self.attr = QpAttr::default();
         self.path = rocebud_objects::Path::default();
         self.draining = false;

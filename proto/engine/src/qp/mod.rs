@@ -29,6 +29,7 @@ mod sq;
 pub mod state;
 mod uc;
 mod ud;
+mod xrc;
 
 use alloc::collections::VecDeque;
 
@@ -48,6 +49,7 @@ use parked::Parked;
 use receive::Held;
 use responder::Responder;
 use sq::SendQueue;
+use xrc::Served;
 
 /// Which half of the queue pair has the turn to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,6 +79,8 @@ pub(crate) struct Qp {
     rq: VecDeque<RecvWr>,
     /// The receive that a SEND is being written into.
     held: Option<Held>,
+    /// The shared receive queue that the request in hand names (XRC).
+    served: Option<Served>,
     /// Packets of an unreliable service that wait for a receive.
     parked: VecDeque<Parked>,
     resp: Responder,
@@ -107,6 +111,7 @@ impl Qp {
             sq: SendQueue::default(),
             rq: VecDeque::with_capacity(if init.srq.is_some() { 0 } else { ring }),
             held: None,
+            served: None,
             parked: VecDeque::new(),
             resp: Responder::default(),
             draining: false,
@@ -134,7 +139,10 @@ impl Qp {
 
     const fn scope(&self) -> Scope {
         Scope {
-            pd: self.init.pd,
+            pd: match self.served {
+                Some(served) => served.pd,
+                None => self.init.pd,
+            },
             qpn: self.qpn,
         }
     }
@@ -158,9 +166,9 @@ impl Qp {
             return cx.count(Counter::RpCnpHandled);
         }
         match self.init.qp_type {
-            QpType::Rc if pkt.info.operation.is_response() => self.on_response(pkt, cx),
-            QpType::Rc => self.on_request(pkt, cx),
             QpType::Uc | QpType::Ud => self.on_unreliable(rx, pkt, cx),
+            _ if pkt.info.operation.is_response() => self.on_response(pkt, cx),
+            _ => self.on_request(pkt, cx),
         }
     }
 
@@ -170,15 +178,16 @@ impl Qp {
             QpType::Rc => Class::Rc,
             QpType::Uc => Class::Uc,
             QpType::Ud => Class::Ud,
+            QpType::XrcSend | QpType::XrcRecv => Class::Xrc,
         };
         if pkt.info.class != class && !is_cnp(pkt) {
             return Err(Counter::DropWrongClass);
         }
         let duties = state::duties(self.state);
-        let taken = if pkt.info.operation.is_response() {
-            duties.accept_responses
-        } else {
-            duties.respond
+        let taken = match (pkt.info.operation.is_response(), self.init.qp_type) {
+            (true, QpType::XrcRecv) | (false, QpType::XrcSend) => is_cnp(pkt),
+            (true, _) => duties.accept_responses,
+            (false, _) => duties.respond,
         };
         if !taken {
             return Err(Counter::DropBadState);

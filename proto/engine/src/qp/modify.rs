@@ -4,7 +4,7 @@ use rocebud_objects::{AttrMask, EventKind, Misuse, Path, QpAttr, QpState, QpType
 use rocebud_wire::{source_port, ud_source_port};
 
 use super::Qp;
-use super::state::find_move;
+use super::state::{find_move, ignored};
 use crate::cx::Cx;
 use crate::env::Env;
 use crate::limits;
@@ -18,6 +18,7 @@ impl Qp {
         path: Option<Path>,
         cx: &mut Cx<'_, E>,
     ) -> Result<(), Misuse> {
+        let mask = mask.difference(ignored(self.init.qp_type));
         let to = self.check_move(attr, mask)?;
         self.check_values(attr, mask, path, cx)?;
         match to {

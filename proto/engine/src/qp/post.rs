@@ -118,6 +118,11 @@ impl Qp {
         cx: &mut Cx<'_, E>,
     ) -> Result<(), Misuse> {
         let duties = duties(self.state);
+        if matches!(self.init.qp_type, QpType::XrcSend | QpType::XrcRecv) {
+            return Err(Misuse::invalid(
+                "post_recv: XRC receives are posted to shared receive queues",
+            ));
+        }
         if self.init.srq.is_some() {
             return Err(Misuse::invalid(
                 "post_recv: post to the shared receive queue instead",
@@ -136,7 +141,7 @@ impl Qp {
             ));
         }
         if duties.flush_recvs {
-            self.complete_recv_error(wr.wr_id, self.flush_reason(), cx);
+            self.complete_recv_error(self.init.recv_cq, wr.wr_id, self.flush_reason(), cx);
             return Ok(());
         }
         self.rq.push_back(wr);
@@ -169,6 +174,9 @@ fn check_opcode(qp_type: QpType, op: &SendOp) -> Result<(), Misuse> {
                 | SendOp::BindMw { .. }
         ),
         QpType::Ud => matches!(op, SendOp::Send | SendOp::SendImm { .. }),
+        // The wire has no opcode for it.
+        QpType::XrcSend => !matches!(op, SendOp::AtomicWrite { .. }),
+        QpType::XrcRecv => false,
     };
     if ok {
         Ok(())

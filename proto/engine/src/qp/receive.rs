@@ -1,7 +1,7 @@
 //! Receive requests in use, and their completions.
 
 use rocebud_objects::{
-    AsyncEvent, Counter, EventKind, NoteKind, PdId, RecvWr, Wc, WcFlags, WcOpcode,
+    AsyncEvent, Counter, CqId, EventKind, NoteKind, PdId, RecvWr, SrqId, Wc, WcFlags, WcOpcode,
 };
 use rocebud_wire::{Packet, RKey};
 
@@ -16,6 +16,10 @@ pub(crate) struct Held {
     pub(crate) wr: RecvWr,
     /// Whose keys its SGEs name: the SRQ's domain, or the queue pair's.
     pub(crate) pd: PdId,
+    /// Where it completes.
+    pub(crate) cq: CqId,
+    /// Shared queue that it was taken from.
+    pub(crate) srq: Option<SrqId>,
     /// Bytes that fit.
     pub(crate) capacity: u64,
     /// Bytes written.
@@ -23,10 +27,15 @@ pub(crate) struct Held {
 }
 
 impl Qp {
+    /// The shared queue that receives come from now.
+    pub(crate) fn receive_srq(&self) -> Option<SrqId> {
+        self.served.map_or(self.init.srq, |served| Some(served.srq))
+    }
+
     /// A receive is there for the taking.
     pub(crate) fn has_receive<E: Env>(&self, cx: &Cx<'_, E>) -> bool {
         self.held.is_some()
-            || match self.init.srq {
+            || match self.receive_srq() {
                 None => !self.rq.is_empty(),
                 Some(id) => cx.core.srqs.get(&id).is_some_and(|srq| !srq.is_empty()),
             }
@@ -39,7 +48,8 @@ impl Qp {
             held.got = 0;
             return true;
         }
-        let (wr, pd) = match self.init.srq {
+        let from = self.receive_srq();
+        let (wr, pd) = match from {
             None => match self.rq.pop_front() {
                 Some(wr) => (wr, self.init.pd),
                 None => return false,
@@ -63,6 +73,8 @@ impl Qp {
         self.held = Some(Held {
             wr,
             pd,
+            cq: self.served.map_or(self.init.recv_cq, |served| served.cq),
+            srq: from,
             capacity,
             got: 0,
         });
@@ -100,12 +112,13 @@ impl Qp {
             wc.src_qp = deth.src_qp;
             wc.wc_flags |= WcFlags::GRH;
         }
-        cx.complete(self.init.recv_cq, wc, pkt.bth.solicited);
+        cx.complete(held.cq, wc, pkt.bth.solicited);
     }
 
     /// Completes a receive with an error.
     pub(crate) fn complete_recv_error<E: Env>(
         &self,
+        cq: CqId,
         wr_id: u64,
         reason: Reason,
         cx: &mut Cx<'_, E>,
@@ -129,6 +142,6 @@ impl Qp {
             let arg = (status as u32) << 16 | reason as u32;
             self.note(cx, NoteKind::ErrorCompletion, self.resp.epsn, arg);
         }
-        cx.complete(self.init.recv_cq, wc, true);
+        cx.complete(cq, wc, true);
     }
 }

@@ -5,15 +5,13 @@ use rocebud_wire::{AtomicEth, Feth, Gid, Header, Opcode, Qpn, Reth};
 
 use super::flush::local_reason;
 use super::sq::{Kind, Timer, Wqe};
+use super::xrc::{of_class, xrceth};
 use super::{Qp, sge};
 use crate::cx::Cx;
 use crate::env::Env;
 use crate::limits::{PACKET_COST_BYTES, PSN_SPAN_MAX};
 use crate::node::Transmit;
 use crate::reasons::Reason;
-
-/// Added to an RC opcode.
-const UC_CLASS: u8 = 0x20;
 
 impl Qp {
     /// The next request packet. Also carries out LOCAL_INV and binds, which need none.
@@ -178,7 +176,8 @@ impl Qp {
     /// A packet of a SEND or WRITE, RC or UC.
     fn send_forward<E: Env>(&mut self, buf: &mut [u8], cx: &mut Cx<'_, E>) -> Option<Transmit> {
         let (cursor, pmtu, pd) = (self.sq.cursor, self.pmtu as u64, self.init.pd);
-        let reliable = self.init.qp_type == QpType::Rc;
+        let qp_type = self.init.qp_type;
+        let reliable = qp_type.is_reliable();
         let wqe = self.sq.current()?;
         let k = cursor - wqe.first;
         let (cost, last) = (wqe.cost(k, k + 1, pmtu), k + 1 == wqe.packets);
@@ -195,7 +194,8 @@ impl Qp {
         let wqe = self.sq.current()?;
         let n = usize::try_from(wqe.len.saturating_sub(k * pmtu).min(pmtu)).ok()?;
         let mut header = forward_header(wqe, k == 0, last);
-        bth.opcode = Opcode(header.bth.opcode.0 | if reliable { 0 } else { UC_CLASS });
+        header.ext.xrceth = xrceth(qp_type, wqe);
+        bth.opcode = of_class(header.bth.opcode, qp_type);
         bth.solicited = header.bth.solicited;
         bth.ack_req = ask;
         header.bth = bth;
@@ -226,7 +226,7 @@ impl Qp {
         let again = self.sq.cursor < self.sq.nxt;
         self.sq.cursor += packets;
         self.sq.nxt = self.sq.nxt.max(self.sq.cursor);
-        if self.init.qp_type == QpType::Rc && self.sq.timer == Timer::Off {
+        if self.init.qp_type.is_reliable() && self.sq.timer == Timer::Off {
             self.arm_ack_timer(cx);
         }
         again
@@ -236,7 +236,9 @@ impl Qp {
     fn send_read<E: Env>(&mut self, buf: &mut [u8], cx: &mut Cx<'_, E>) -> Option<Transmit> {
         let (cursor, una, pmtu) = (self.sq.cursor, self.sq.una, self.pmtu as u64);
         let flight = self.sq.flight;
+        let qp_type = self.init.qp_type;
         let wqe = self.sq.current()?;
+        let named = xrceth(qp_type, wqe);
         let k = cursor - wqe.first;
         let end = wqe.chunk_end(k);
         let cost = wqe.cost(k, end, pmtu);
@@ -256,7 +258,9 @@ impl Qp {
             self.sq.waits = true;
             return None;
         }
-        let mut header = Header::new(self.bth(Opcode::RC_READ_REQUEST, self.sq.psn(cursor)));
+        let opcode = of_class(Opcode::RC_READ_REQUEST, qp_type);
+        let mut header = Header::new(self.bth(opcode, self.sq.psn(cursor)));
+        header.ext.xrceth = named;
         header.bth.ack_req = true;
         header.ext.reth = Some(Reth {
             va: remote.addr.wrapping_add(from),
@@ -277,15 +281,16 @@ impl Qp {
 
     /// An atomic, ATOMIC WRITE or FLUSH.
     fn send_single<E: Env>(&mut self, buf: &mut [u8], cx: &mut Cx<'_, E>) -> Option<Transmit> {
-        let pd = self.init.pd;
+        let (pd, qp_type) = (self.init.pd, self.init.qp_type);
         if self.sq.flight.reads >= u64::from(self.attr.max_rd_atomic) {
             return None;
         }
         let bth = self.bth(Opcode(0), self.sq.psn(self.sq.cursor));
         let wqe = self.sq.current()?;
         let mut header = single_header(wqe);
+        header.ext.xrceth = xrceth(qp_type, wqe);
         header.bth = rocebud_wire::Bth {
-            opcode: header.bth.opcode,
+            opcode: of_class(header.bth.opcode, qp_type),
             ack_req: true,
             ..bth
         };

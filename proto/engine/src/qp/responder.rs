@@ -1,6 +1,6 @@
 //! The peer's requests: are they next, seen before, or too early?
 
-use rocebud_objects::{Counter, EventKind, NoteKind, QpState};
+use rocebud_objects::{Counter, EventKind, NoteKind, QpState, SrqId};
 use rocebud_wire::{NakCode, OpcodeInfo, Operation, Packet, Psn, RKey, Syndrome};
 
 use super::Qp;
@@ -40,6 +40,8 @@ pub(crate) enum Refusal {
     Access,
     /// Our own memory failed; what the receive in use completes with.
     Operational(Option<Reason>),
+    /// XRC: no such shared receive queue, or one of another domain.
+    Domain,
     /// SEND with invalidate placed its data, but the key was bad: acknowledged, and the end.
     Invalidate,
 }
@@ -58,6 +60,8 @@ pub(crate) struct Responder {
     /// Packets accepted since one was acknowledged.
     unacked: u32,
     established: bool,
+    /// Shared receive queue of the message under way (XRC).
+    pub(crate) message_srq: Option<SrqId>,
     /// Where a run of duplicates goes on: it is one line in the story.
     duplicate_next: Option<Psn>,
 }
@@ -90,7 +94,7 @@ impl Qp {
 
     fn on_expected<E: Env>(&mut self, pkt: &Packet<'_>, cx: &mut Cx<'_, E>) {
         self.resp.nak_sent = false;
-        match self.execute(pkt, cx) {
+        match self.serve(pkt, cx).and_then(|()| self.execute(pkt, cx)) {
             Ok(()) => self.established(cx),
             Err(refusal) => self.refuse(refusal, cx),
         }
@@ -150,13 +154,17 @@ impl Qp {
             Refusal::Invalidate => {
                 self.resp.answers.ack(self.resp.epsn, self.resp.msn);
                 if let Some(held) = self.held.take() {
-                    self.complete_recv_error(held.wr.wr_id, Reason::InvalidateFailed, cx);
+                    self.complete_recv_error(held.cq, held.wr.wr_id, Reason::InvalidateFailed, cx);
                 }
                 return self.enter_error(Reason::FlushedByError, true, cx);
             }
             Refusal::Invalid(why) => {
                 cx.count(Counter::RespInvalidRequest);
                 (NakCode::InvalidRequest, EventKind::QpReqErr, why)
+            }
+            Refusal::Domain => {
+                cx.count(Counter::RespInvalidRequest);
+                (NakCode::InvalidRequest, EventKind::QpAccessErr, None)
             }
             Refusal::Access => {
                 cx.count(Counter::RespRemoteAccessErrors);
@@ -171,7 +179,7 @@ impl Qp {
         match self.held.take() {
             Some(held) => {
                 let reason = receive.unwrap_or(Reason::PeerRequestRefused);
-                self.complete_recv_error(held.wr.wr_id, reason, cx);
+                self.complete_recv_error(held.cq, held.wr.wr_id, reason, cx);
             }
             None => self.raise(event, cx),
         }
@@ -209,6 +217,9 @@ impl Qp {
         let Some(old) = self.resp.replay.find(psn) else {
             return cx.count(Counter::DropBadPsn);
         };
+        if !self.serve_again(pkt, cx) {
+            return cx.count(Counter::DropBadPsn);
+        }
         let body = match (pkt.info.operation, old.memory) {
             (Operation::Read, Memory::Read { .. }) => self.read_again(pkt, old.psn, old.memory, cx),
             (Operation::CmpSwap | Operation::FetchAdd, Memory::Atomic { orig }) => {
@@ -266,6 +277,7 @@ impl Qp {
             va: reth.va,
             rkey,
             left: reth.dma_len,
+            pd: self.scope().pd,
             first: true,
             again: true,
         }))

@@ -1,6 +1,6 @@
 //! Going back: timers, NAKs and the two retry counts.
 
-use rocebud_objects::{Counter, Instant, NoteKind, QpType};
+use rocebud_objects::{Counter, Instant, NoteKind};
 use rocebud_wire::rnr_timer_ns;
 
 use super::Qp;
@@ -51,7 +51,7 @@ impl Qp {
     }
 
     pub(crate) fn on_timer<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
-        if self.init.qp_type != QpType::Rc {
+        if !self.init.qp_type.is_reliable() {
             return self.on_parked_timeout(cx);
         }
         let timer = core::mem::take(&mut self.sq.timer);

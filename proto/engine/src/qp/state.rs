@@ -116,6 +116,98 @@ pub const RC_MOVES: &[Move] = &[
     mv(Err, Err, &[], &[]),
 ];
 
+/// Moves of the requesting end of an extended reliable connection.
+pub const XRC_SEND_MOVES: &[Move] = &[
+    mv(Reset, Reset, &[], &[]),
+    mv(Reset, Init, &[S_PKEY, S_PORT, S_ACCESS], &[]),
+    mv(Init, Reset, &[], &[]),
+    mv(Init, Err, &[], &[]),
+    mv(Init, Init, &[], &[S_PKEY, S_PORT, S_ACCESS]),
+    mv(
+        Init,
+        Rtr,
+        &[S_AV, S_MTU, S_DEST, S_RQ_PSN],
+        &[S_ALT, S_ACCESS, S_PKEY],
+    ),
+    mv(Rtr, Reset, &[], &[]),
+    mv(Rtr, Err, &[], &[]),
+    mv(
+        Rtr,
+        Rts,
+        &[S_TIMEOUT, S_RETRY, S_RNR, S_SQ_PSN, S_RD],
+        &[S_CUR, S_ALT, S_ACCESS, S_MIG],
+    ),
+    mv(Rts, Reset, &[], &[]),
+    mv(Rts, Err, &[], &[]),
+    mv(Rts, Rts, &[], &[S_CUR, S_ACCESS, S_ALT, S_MIG]),
+    mv(Rts, Sqd, &[], &[S_SQD_NOTIFY]),
+    mv(Sqd, Reset, &[], &[]),
+    mv(Sqd, Err, &[], &[]),
+    mv(Sqd, Rts, &[], &[S_CUR, S_ALT, S_ACCESS, S_MIG]),
+    mv(
+        Sqd,
+        Sqd,
+        &[],
+        &[
+            S_PORT, S_AV, S_TIMEOUT, S_RETRY, S_RNR, S_RD, S_ALT, S_ACCESS, S_PKEY, S_MIG,
+        ],
+    ),
+    mv(Sqe, Reset, &[], &[]),
+    mv(Sqe, Err, &[], &[]),
+    mv(Err, Reset, &[], &[]),
+    mv(Err, Err, &[], &[]),
+];
+
+/// Moves of the serving end of an extended reliable connection.
+pub const XRC_RECV_MOVES: &[Move] = &[
+    mv(Reset, Reset, &[], &[]),
+    mv(Reset, Init, &[S_PKEY, S_PORT, S_ACCESS], &[]),
+    mv(Init, Reset, &[], &[]),
+    mv(Init, Err, &[], &[]),
+    mv(Init, Init, &[], &[S_PKEY, S_PORT, S_ACCESS]),
+    mv(
+        Init,
+        Rtr,
+        &[S_AV, S_MTU, S_DEST, S_RQ_PSN, S_DEST_RD, S_RNR_TIMER],
+        &[S_ALT, S_ACCESS, S_PKEY],
+    ),
+    mv(Rtr, Reset, &[], &[]),
+    mv(Rtr, Err, &[], &[]),
+    mv(
+        Rtr,
+        Rts,
+        &[S_TIMEOUT, S_SQ_PSN],
+        &[S_CUR, S_ALT, S_ACCESS, S_MIG, S_RNR_TIMER],
+    ),
+    mv(Rts, Reset, &[], &[]),
+    mv(Rts, Err, &[], &[]),
+    mv(Rts, Rts, &[], &[S_CUR, S_ACCESS, S_ALT, S_MIG, S_RNR_TIMER]),
+    mv(Rts, Sqd, &[], &[S_SQD_NOTIFY]),
+    mv(Sqd, Reset, &[], &[]),
+    mv(Sqd, Err, &[], &[]),
+    mv(Sqd, Rts, &[], &[S_CUR, S_ALT, S_ACCESS, S_MIG, S_RNR_TIMER]),
+    mv(
+        Sqd,
+        Sqd,
+        &[],
+        &[
+            S_PORT,
+            S_AV,
+            S_TIMEOUT,
+            S_DEST_RD,
+            S_ALT,
+            S_ACCESS,
+            S_PKEY,
+            S_RNR_TIMER,
+            S_MIG,
+        ],
+    ),
+    mv(Sqe, Reset, &[], &[]),
+    mv(Sqe, Err, &[], &[]),
+    mv(Err, Reset, &[], &[]),
+    mv(Err, Err, &[], &[]),
+];
+
 /// Moves of unreliable connected queue pairs.
 pub const UC_MOVES: &[Move] = &[
     mv(Reset, Reset, &[], &[]),
@@ -180,6 +272,19 @@ pub const fn moves(qp_type: QpType) -> &'static [Move] {
         QpType::Rc => RC_MOVES,
         QpType::Uc => UC_MOVES,
         QpType::Ud => UD_MOVES,
+        QpType::XrcSend => XRC_SEND_MOVES,
+        QpType::XrcRecv => XRC_RECV_MOVES,
+    }
+}
+
+/// Attributes that a transport service does not have but that callers give all the same, since
+/// they treat XRC as RC: ignored.
+#[must_use]
+pub const fn ignored(qp_type: QpType) -> AttrMask {
+    match qp_type {
+        QpType::XrcSend => S_DEST_RD.union(S_RNR_TIMER),
+        QpType::XrcRecv => S_RD.union(S_RETRY).union(S_RNR),
+        QpType::Rc | QpType::Uc | QpType::Ud => AttrMask::empty(),
     }
 }
 

@@ -64,7 +64,7 @@ impl Qp {
             // Our own buffer is at fault, not the peer: the program must hear of it.
             Refusal::Operational(Some(reason)) => {
                 if let Some(held) = self.held.take() {
-                    self.complete_recv_error(held.wr.wr_id, reason, cx);
+                    self.complete_recv_error(held.cq, held.wr.wr_id, reason, cx);
                 }
                 self.enter_error(Reason::FlushedByError, false, cx);
             }

@@ -105,7 +105,7 @@ impl Qp {
             }
             Err(fault) => {
                 if let Some(held) = self.held.take() {
-                    self.complete_recv_error(held.wr.wr_id, local_reason(fault), cx);
+                    self.complete_recv_error(held.cq, held.wr.wr_id, local_reason(fault), cx);
                 }
                 self.enter_error(Reason::FlushedByError, false, cx);
             }

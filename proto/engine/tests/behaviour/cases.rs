@@ -469,7 +469,14 @@ fn with_srq(posted: u64, limit: u32) -> Pair {
     };
     pair.side[1]
         .node
-        .create_srq(srq, SrqInit { pd: PD, attr })
+        .create_srq(
+            srq,
+            SrqInit {
+                pd: PD,
+                attr,
+                xrc: None,
+            },
+        )
         .unwrap();
     pair.create(0, QPN[0]);
     pair.create(1, QPN[1]);

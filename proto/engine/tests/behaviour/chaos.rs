@@ -151,6 +151,7 @@ fn begin(dice: &mut Dice, qp_type: QpType, seed: u64) -> Pair {
             SrqInit {
                 pd: PD,
                 attr: SRQ_ATTR,
+                xrc: None,
             },
         )
         .unwrap();

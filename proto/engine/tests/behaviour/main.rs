@@ -17,3 +17,4 @@ mod sharing;
 mod unreliable;
 mod windows;
 mod world;
+mod xrc;

@@ -18,7 +18,13 @@ const STATES: [QpState; 7] = [
     QpState::Sqe,
     QpState::Err,
 ];
-const TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+const TYPES: [QpType; 5] = [
+    QpType::Rc,
+    QpType::Uc,
+    QpType::Ud,
+    QpType::XrcSend,
+    QpType::XrcRecv,
+];
 
 /// A side-0 queue pair of `qp_type` in `state`.
 fn in_state(qp_type: QpType, state: QpState) -> Option<Pair> {
@@ -38,7 +44,7 @@ fn in_state(qp_type: QpType, state: QpState) -> Option<Pair> {
     }
     match state {
         QpState::Sqd | QpState::Err => pair.set_state(0, state).unwrap(),
-        QpState::Sqe if qp_type == QpType::Rc => return None,
+        QpState::Sqe if qp_type.is_reliable() => return None,
         QpState::Sqe => {
             let bad = rocebud_objects::Sge {
                 lkey: rocebud_wire::LKey(1),
@@ -204,7 +210,8 @@ fn cur_qp_state_replaces_the_state_in_the_look_up_only_where_it_can_be_true() {
 
 #[test]
 fn duties_follow_the_state() {
-    for qp_type in TYPES {
+    // The ends of XRC have one queue or none: `xrc.rs` tells.
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
         for from in STATES {
             let Some(mut pair) = in_state(qp_type, from) else {
                 continue;

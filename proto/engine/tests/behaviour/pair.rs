@@ -6,7 +6,7 @@ use rocebud_engine::{Node, NodeConfig, RxMeta};
 use rocebud_objects::{
     Access, AhAttr, AsyncEvent, AttrMask, CqId, EventKind, Instant, Misuse, Path, Payload, PdId,
     QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SrqId,
-    UdAddress, Wc,
+    UdAddress, Wc, XrcdId,
 };
 use rocebud_wire::{Gid, LKey, Mtu, Opcode, Packet, Psn, QKey, Qpn, RKey, Syndrome};
 
@@ -150,6 +150,7 @@ pub fn wr(wr_id: u64, op: SendOp, pieces: &[Sge]) -> SendWr {
         flags: SendFlags::empty(),
         payload: Payload::Sges(pieces.iter().copied().collect()),
         ud: None,
+        xrc_srqn: 0,
     }
 }
 
@@ -191,7 +192,7 @@ pub fn moves(setup: &Setup, side: usize) -> [(QpAttr, AttrMask); 3] {
     };
     type M = AttrMask;
     let (init, rtr, rts) = match setup.qp_type {
-        QpType::Rc => (
+        QpType::Rc | QpType::XrcSend | QpType::XrcRecv => (
             M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
             M::AV
                 | M::PATH_MTU
@@ -259,6 +260,7 @@ impl Pair {
             send_cq: CQ,
             recv_cq: CQ,
             srq: self.setup.srq,
+            xrcd: (self.setup.qp_type == QpType::XrcRecv).then_some(XrcdId(1)),
             cap: self.setup.cap,
             sq_sig_all: self.setup.sq_sig_all,
         }

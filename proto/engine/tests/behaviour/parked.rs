@@ -154,7 +154,15 @@ fn a_shared_queue_serves_who_waits() {
         srq_limit: 0,
     };
     let node = &mut pair.side[1].node;
-    node.create_srq(SrqId(5), SrqInit { pd: PD, attr }).unwrap();
+    node.create_srq(
+        SrqId(5),
+        SrqInit {
+            pd: PD,
+            attr,
+            xrc: None,
+        },
+    )
+    .unwrap();
     for side in 0..2 {
         pair.create(side, QPN[side]);
         pair.connect(side);

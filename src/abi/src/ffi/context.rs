@@ -26,6 +26,7 @@ use super::types::{
     ibv_wc, verbs_context,
 };
 use super::window;
+use super::xrc;
 
 /// An opened device of ours.
 #[repr(C)]
@@ -93,6 +94,12 @@ pub(crate) fn open_context(
     let attr = verbs.query_device();
     let mut head = extended_operations();
     [head.alloc_dm, head.free_dm, head.reg_dm_mr] = dm::slots();
+    [
+        head.open_xrcd,
+        head.close_xrcd,
+        head.create_srq_ex,
+        head.open_qp,
+    ] = xrc::slots();
     [head.alloc_null_mr, head.advise_mr] = memory::slots();
     head.context = ibv_context {
         device,

@@ -28,3 +28,4 @@ mod room;
 mod srq;
 mod types;
 mod window;
+mod xrc;

@@ -174,7 +174,7 @@ fn send_wr(qp: &Qp, wr: &ibv_send_wr) -> Outcome<SendWr> {
     };
     let ud = match qp.qp_type {
         QpType::Ud => Some(datagram_address(wr, &op)?),
-        QpType::Rc | QpType::Uc => None,
+        _ => None,
     };
     Ok(SendWr {
         wr_id: wr.wr_id,
@@ -182,6 +182,7 @@ fn send_wr(qp: &Qp, wr: &ibv_send_wr) -> Outcome<SendWr> {
         flags,
         payload,
         ud,
+        xrc_srqn: wr.xrc_srqn(),
     })
 }
 

@@ -19,8 +19,8 @@ use super::qp_ex::{Posting, check_operations, with_functions};
 use super::room::{Housed, Room, give_in, retire};
 use super::srq::Srq;
 use super::types::{
-    Plain, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_qp_rate_limit_attr,
+    Plain, ibv_context, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr,
 };
 
 /// A queue pair of ours. Its C structure is the extended one, which begins with the other.
@@ -157,6 +157,7 @@ c_api! {
 
 /// `enum ibv_qp_init_attr_mask`
 const MASK_PD: u32 = 1;
+const MASK_XRCD: u32 = 1 << 1;
 const MASK_CREATE_FLAGS: u32 = 1 << 2;
 const MASK_SEND_OPS_FLAGS: u32 = 1 << 6;
 const MASK_KNOWN: u32 = MASK_PD | MASK_CREATE_FLAGS | MASK_SEND_OPS_FLAGS;
@@ -176,8 +177,14 @@ own_entry! {
     }
 
     /// `verbs_context.create_qp_ex`
-    fn create_qp_ex(_context: Context, init: Arg<ibv_qp_init_attr_ex>) -> Pointer, *mut ibv_qp {
+    fn create_qp_ex(context: Context, init: Arg<ibv_qp_init_attr_ex>) -> Pointer, *mut ibv_qp {
         let mut wanted = init.get()?;
+        if wanted.qp_type == QpType::XrcRecv as c_uint {
+            if wanted.comp_mask & !MASK_PD != MASK_XRCD {
+                return Err(Misuse::invalid("ibv_create_qp_ex: XRC_RECV needs an XRC domain alone"));
+            }
+            return super::xrc::create_target(context, &wanted);
+        }
         if wanted.comp_mask & MASK_PD == 0 {
             return Err(Misuse::invalid("ibv_create_qp_ex: comp_mask must have the PD"));
         }
@@ -185,7 +192,7 @@ own_entry! {
         if wanted.comp_mask & !MASK_KNOWN != 0 || flags != 0 {
             return Err(Misuse::new(
                 Errno::EOPNOTSUPP,
-                "ibv_create_qp_ex: create flags, XRC, RSS and TSO are not done yet",
+                "ibv_create_qp_ex: create flags, RSS and TSO are not done yet",
             ));
         }
         let operations = (wanted.comp_mask & MASK_SEND_OPS_FLAGS != 0).then_some(wanted.send_ops_flags);
@@ -216,13 +223,15 @@ fn qp_type(value: c_uint) -> Outcome<QpType> {
         2 => Ok(QpType::Rc),
         3 => Ok(QpType::Uc),
         4 => Ok(QpType::Ud),
+        9 => Ok(QpType::XrcSend),
+        10 => Ok(QpType::XrcRecv),
         RAW_PACKET if !may_open_raw_sockets() => Err(Misuse::new(
             Errno::EPERM,
             "RAW_PACKET queue pairs need CAP_NET_RAW",
         )),
         _ => Err(Misuse::new(
             Errno::EOPNOTSUPP,
-            "queue pairs are RC, UC or UD for now",
+            "queue pairs are RC, UC, UD or XRC for now",
         )),
     }
 }
@@ -244,7 +253,12 @@ fn create(pd: &Pd, wanted: &ibv_qp_init_attr, operations: Option<u64>) -> Outcom
     let qp_type = qp_type(wanted.qp_type)?;
     check_operations(qp_type, operations.unwrap_or(0))?;
     let send_cq = Handle::<Cq>::from_raw(wanted.send_cq).mine()?;
-    let recv_cq = Handle::<Cq>::from_raw(wanted.recv_cq).mine()?;
+    // The requesting end of XRC receives nothing.
+    let recv_cq = if qp_type == QpType::XrcSend {
+        send_cq
+    } else {
+        Handle::<Cq>::from_raw(wanted.recv_cq).mine()?
+    };
     let srq = Handle::<Srq>::from_raw(wanted.srq);
     let srq = if srq.is_null() {
         None
@@ -291,6 +305,40 @@ fn create(pd: &Pd, wanted: &ibv_qp_init_attr, operations: Option<u64>) -> Outcom
         cap,
         sq_sig_all,
     }))
+}
+
+/// Hands the serving end of an extended reliable connection to C.
+pub(crate) fn publish_target(
+    context: *mut ibv_context,
+    verbs: rocebud_verbs::Qp,
+    qp_context: *mut c_void,
+) -> Outcome<*mut ibv_qp> {
+    let head = ibv_qp {
+        context,
+        qp_context,
+        handle: next_handle(),
+        qp_num: verbs.qpn().value(),
+        state: verbs.state() as c_uint,
+        qp_type: QpType::XrcRecv as c_uint,
+        ..ibv_qp::zeroed()
+    };
+    let head = ibv_qp_ex {
+        qp_base: head,
+        ..ibv_qp_ex::zeroed()
+    };
+    let qp = Box::new(Qp {
+        head: Head::new(head),
+        posting: None,
+        home: None,
+        cap: verbs.cap(),
+        qp_type: QpType::XrcRecv,
+        sq_sig_all: false,
+        verbs,
+    });
+    let p: *mut ibv_qp = give_in(qp, None)?;
+    let qp = Handle::<Qp>::from_raw(p).ours();
+    qp.verbs.set_user(p.expose_provenance() as u64);
+    Ok(p)
 }
 
 /// Hands the queue pair to C and lets events name it.

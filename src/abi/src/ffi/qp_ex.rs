@@ -47,6 +47,8 @@ const fn offered(qp_type: QpType) -> u64 {
     match qp_type {
         QpType::Ud => datagrams,
         QpType::Uc => unreliable,
+        QpType::XrcRecv => 0,
+        QpType::XrcSend => offered(QpType::Rc) & !with::ATOMIC_WRITE,
         QpType::Rc => {
             unreliable
                 | with::RDMA_READ
@@ -150,6 +152,7 @@ fn begin(qp: Handle<Qp>, operation: u64, op: SendOp) {
             flags: SendFlags::from_bits_truncate(flags) & FLAGS,
             payload: Payload::Sges(SgeList::new()),
             ud: None,
+            xrc_srqn: 0,
         });
         Ok(())
     });
@@ -324,12 +327,15 @@ extern "C" fn wr_set_ud_addr(qp: Handle<Qp>, ah: *mut ibv_ah, qpn: u32, qkey: u3
     });
 }
 
-/// Only XRC requests name an SRQ, and no queue pair offers them yet.
-extern "C" fn wr_set_xrc_srqn(qp: Handle<Qp>, _srqn: u32) {
-    set(qp, |_, _| {
-        Err(Misuse::invalid(
-            "ibv_wr_set_xrc_srqn: not an XRC queue pair",
-        ))
+extern "C" fn wr_set_xrc_srqn(qp: Handle<Qp>, srqn: u32) {
+    set(qp, |qp, wr| {
+        if qp.qp_type != QpType::XrcSend {
+            return Err(Misuse::invalid(
+                "ibv_wr_set_xrc_srqn: not an XRC_SEND queue pair",
+            ));
+        }
+        wr.xrc_srqn = srqn;
+        Ok(())
     });
 }
 

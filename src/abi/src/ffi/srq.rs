@@ -1,12 +1,11 @@
-//! Shared receive queues, of the basic type. XRC and tag matching come later: their slot in the
-//! context is empty, and the headers answer EOPNOTSUPP.
+//! Shared receive queues; those of XRC are made in `xrc`.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 
 use rocebud_objects::{Misuse, SrqAttr};
 use rocebud_verbs::SrqMask;
 
-use super::boundary::Arg;
+use super::boundary::{Arg, Outcome};
 use super::handle::{Handle, Head, Object};
 use super::memory::{Pd, next_handle};
 use super::room::{Housed, Room, give_in, retire};
@@ -49,19 +48,7 @@ c_api! {
         wanted.attr.max_wr = granted.max_wr;
         wanted.attr.max_sge = granted.max_sge;
         init.set(wanted)?;
-        let head = ibv_srq {
-            context: pd.context(),
-            srq_context: wanted.srq_context,
-            pd: pd.as_ptr(),
-            handle: next_handle(),
-            ..ibv_srq::zeroed()
-        };
-        let max_sge = granted.max_sge;
-        let srq = Box::new(Srq { head: Head::new(head), verbs, max_sge, home: None });
-        let srq: *mut ibv_srq = give_in(srq, pd.room)?;
-        let object = Handle::<Srq>::from_raw(srq).ours();
-        object.verbs.set_user(srq.expose_provenance() as u64);
-        Ok(srq)
+        publish_srq(pd, verbs, wanted.srq_context)
     }
 
     /// `ibv_modify_srq`
@@ -99,7 +86,33 @@ own_entry! {
     }
 }
 
-const fn attr_of(attr: &ibv_srq_attr) -> SrqAttr {
+/// Hands a queue to C and lets events name it.
+pub(crate) fn publish_srq(
+    pd: &Pd,
+    verbs: rocebud_verbs::Srq,
+    srq_context: *mut c_void,
+) -> Outcome<*mut ibv_srq> {
+    let head = ibv_srq {
+        context: pd.context(),
+        srq_context,
+        pd: pd.as_ptr(),
+        handle: next_handle(),
+        ..ibv_srq::zeroed()
+    };
+    let max_sge = verbs.query()?.max_sge;
+    let srq = Box::new(Srq {
+        head: Head::new(head),
+        verbs,
+        max_sge,
+        home: None,
+    });
+    let srq: *mut ibv_srq = give_in(srq, pd.room)?;
+    let object = Handle::<Srq>::from_raw(srq).ours();
+    object.verbs.set_user(srq.expose_provenance() as u64);
+    Ok(srq)
+}
+
+pub(crate) const fn attr_of(attr: &ibv_srq_attr) -> SrqAttr {
     SrqAttr {
         max_wr: attr.max_wr,
         max_sge: attr.max_sge,

@@ -559,6 +559,21 @@ c_struct! {
         qp_type: u32,
         bind_mw_or_tso: [u64; 6],
     }
+    struct ibv_xrcd {
+        context: *mut ibv_context,
+    }
+    struct ibv_xrcd_init_attr {
+        comp_mask: u32,
+        fd: c_int,
+        oflags: c_int,
+    }
+    struct ibv_qp_open_attr {
+        comp_mask: u32,
+        qp_num: u32,
+        xrcd: *mut c_void,
+        qp_context: *mut c_void,
+        qp_type: c_uint,
+    }
     struct ibv_mr_init_attr {
         length: usize,
         access: c_int,
@@ -633,6 +648,11 @@ impl ibv_send_wr {
     /// `wr.atomic` as (remote_addr, compare_add, swap, rkey).
     pub(crate) const fn atomic(&self) -> (u64, u64, u64, u32) {
         (self.wr[0], self.wr[1], self.wr[2], low(self.wr[3]))
+    }
+
+    /// `qp_type.xrc.remote_srqn`
+    pub(crate) const fn xrc_srqn(&self) -> u32 {
+        self.qp_type
     }
 
     /// `wr.ud` as (ah, remote_qpn, remote_qkey).

@@ -167,6 +167,7 @@ fn ud_send(v6: bool) {
         op: SendOp::SendImm { imm: [9; 4] },
         flags: SendFlags::SIGNALED,
         payload: a.sges(0, 1000),
+        xrc_srqn: 0,
         ud: Some(UdAddress {
             path: ah.path(),
             remote_qpn: b.qp.qpn(),

@@ -163,6 +163,7 @@ impl Endpoint {
             flags: SendFlags::SIGNALED,
             payload,
             ud: None,
+            xrc_srqn: 0,
         };
         self.qp.post_send(wr).unwrap();
     }
@@ -201,7 +202,7 @@ pub(crate) fn masks(qp_type: QpType) -> (AttrMask, AttrMask) {
         AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
     let rts = AttrMask::STATE | AttrMask::SQ_PSN;
     match qp_type {
-        QpType::Rc => (
+        QpType::Rc | QpType::XrcSend | QpType::XrcRecv => (
             connected | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
             rts | AttrMask::TIMEOUT
                 | AttrMask::RETRY_CNT

@@ -176,6 +176,7 @@ fn cq_event() {
                 flags: SendFlags::SIGNALED | SendFlags::SOLICITED,
                 payload: a.sges(0, 8),
                 ud: None,
+                xrc_srqn: 0,
             };
             a.qp.post_send(wr).unwrap();
             assert_eq!(waiter.join().unwrap().user, 4711);
@@ -232,6 +233,7 @@ fn reset_purges() {
         flags: SendFlags::SIGNALED,
         payload: a.sges(0, 1),
         ud: None,
+        xrc_srqn: 0,
     };
     other.post_send(flushed).unwrap();
     let bad = Remote {

@@ -11,6 +11,7 @@ mod life;
 mod regions;
 mod sys;
 mod windows;
+mod xrc;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         life::ALL,
         regions::ALL,
         windows::ALL,
+        xrc::ALL,
         faults::ALL,
     ]
     .concat();

@@ -329,7 +329,11 @@ impl World {
             max_sge: plan.sge_max,
             srq_limit: 0,
         };
-        let init = SrqInit { pd: pd(host), attr };
+        let init = SrqInit {
+            pd: pd(host),
+            attr,
+            xrc: None,
+        };
         let made = self.fabric.host_mut(host).node.create_srq(srq, init);
         made.map_err(|why| Violation::new(Checker::Calls, format!("create_srq: {why}")))?;
         let pool = self.add_pool(PoolInit {
@@ -465,6 +469,7 @@ impl World {
             send_cq: end.cqs[0],
             recv_cq: end.cqs[1],
             srq: pool.srq,
+            xrcd: None,
             cap: QpCap {
                 max_send_wr: end.plan.send_depth,
                 max_recv_wr: pool.plan.depth + 1,

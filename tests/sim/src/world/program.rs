@@ -101,7 +101,7 @@ impl World {
     fn post_next(&mut self, index: usize) -> Verdict<bool> {
         let end = &mut self.ends[index];
         let kind = match end.kind {
-            QpType::Rc => draw(RC_MIX, &mut end.rng),
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => draw(RC_MIX, &mut end.rng),
             QpType::Uc => draw(UC_MIX, &mut end.rng),
             QpType::Ud => draw(UD_MIX, &mut end.rng),
         };

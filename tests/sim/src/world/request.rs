@@ -164,6 +164,7 @@ impl World {
             flags,
             payload: request.payload.clone(),
             ud: request.ud,
+            xrc_srqn: 0,
         };
         let (host, qpn, now) = (end.host, end.qpn, self.fabric.now());
         self.last_progress = now;
@@ -243,6 +244,7 @@ impl World {
             flags: request.flags,
             payload: request.payload,
             ud: None,
+            xrc_srqn: 0,
         };
         end.seq += 1;
         end.sends.post(posted);
