@@ -41,19 +41,20 @@ pub fn script(name: &str) -> String {
 /// # Errors
 /// What the compiler said.
 pub fn c_program(name: &str) -> Result<String, Failure> {
-    c_program_with(name, "cc", &["-libverbs"])
+    c_program_with(name, name, "cc", &["-libverbs"])
 }
 
-/// As [`c_program`], with a compiler driver and libraries or options of its own.
+/// As [`c_program`]: `tests/peer/c/{name}.c` becomes the program `out`, by a compiler driver and with
+/// libraries or options of its own.
 ///
 /// # Errors
 /// What the compiler said.
-pub fn c_program_with(name: &str, cc: &str, more: &[&str]) -> Result<String, Failure> {
+pub fn c_program_with(name: &str, out: &str, cc: &str, more: &[&str]) -> Result<String, Failure> {
     let dir = root().join("build/tests");
     std::fs::create_dir_all(&dir)?;
     let (source, out) = (
         root().join(format!("tests/peer/c/{name}.c")),
-        dir.join(name).display().to_string(),
+        dir.join(out).display().to_string(),
     );
     if newest(&root().join("tests/peer/c")) > modified(Path::new(&out)) {
         let cc = Command::new(cc)

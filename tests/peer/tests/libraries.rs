@@ -111,7 +111,7 @@ fn ucx_perftest(tl: &str) -> Outcome {
 }
 
 fn ucp_every_byte(tl: &str) -> Outcome {
-    let program = c_program_with("ucp", "cc", &["-lucp", "-lucs"])?;
+    let program = c_program_with("ucp", "ucp", "cc", &["-lucp", "-lucs"])?;
     let mut series = Series::default();
     for mtu in [1500, 9000] {
         let wire = Wire::new(mtu)?;
@@ -126,7 +126,7 @@ fn ucp_every_byte(tl: &str) -> Outcome {
 /// Two ranks on one host, then two ranks on two hosts; the second host is a namespace that has a host
 /// name of its own and is reached through the launcher's "rsh".
 fn openmpi(tl: &str) -> Outcome {
-    let program = c_program_with("mpi", "mpicc", &[])?;
+    let program = c_program_with("mpi", "mpi", "mpicc", &[])?;
     let wire = Wire::new(9000)?;
     let agent = rsh_agent(&wire)?;
     let (tls, net) = (format!("UCX_TLS={tl},self"), subnet(&wire.a.v4));

@@ -16,6 +16,7 @@ mod places;
 mod programs;
 mod removal;
 mod scale;
+mod stress;
 
 use rocebud_peer::status;
 
@@ -26,6 +27,7 @@ fn main() {
         programs::cases,
         data::cases,
         libraries::cases,
+        stress::cases,
         capture::cases,
         hostile::cases,
         matrix::cases,

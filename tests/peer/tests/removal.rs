@@ -27,6 +27,11 @@ pub(crate) fn cases() -> Vec<Case> {
             &compiled,
             address_removed,
         ),
+        Case::new(
+            "asyncwatch_sees_the_link_and_the_end",
+            &[Need::Root, Need::Build, Need::Program("ibv_asyncwatch")],
+            asyncwatch,
+        ),
     ]
 }
 
@@ -44,6 +49,23 @@ fn neighbour(host: &Host) -> Result<Stream, Failure> {
     let lo = ["-d", "rb_lo", "-p", "18903"];
     let client = [&lo[..], &["127.0.0.1"]].concat();
     Stream::between(host, host, &lo, &client)
+}
+
+fn asyncwatch() -> Outcome {
+    let wire = Wire::new(1500)?;
+    let device = wire.a.device();
+    let watch = wire.a.rocebud("ibv_asyncwatch", &["-d", &device]);
+    let mut watch = watch.limit(30).start()?;
+    watch.wait_for("async event FD")?;
+    for (host, words, event) in [
+        (&wire.b, "link set ve0 down", "IBV_EVENT_PORT_ERR"),
+        (&wire.b, "link set ve0 up", "IBV_EVENT_PORT_ACTIVE"),
+        (&wire.a, "link del ve0", "IBV_EVENT_DEVICE_FATAL"),
+    ] {
+        promptly(host, words)?;
+        watch.wait_for(event)?;
+    }
+    Ok(())
 }
 
 fn removed() -> Outcome {
