@@ -5,8 +5,12 @@
 //! so that stable Rust runs what the fuzzers have found.
 #![deny(unsafe_code)]
 
+pub mod ctl_message;
+pub mod engine_ops;
 pub mod frame_parse;
 pub mod frame_roundtrip;
+mod input;
+pub mod place;
 
 /// A target: what libFuzzer calls, and the directory of its corpus.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +19,8 @@ pub struct Target {
     pub name: &'static str,
     /// The body.
     pub run: fn(&[u8]),
+    /// Says nothing without a network namespace of its own.
+    pub needs_place: bool,
 }
 
 /// Every target.
@@ -22,9 +28,21 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "frame_parse",
         run: frame_parse::run,
+        needs_place: false,
     },
     Target {
         name: "frame_roundtrip",
         run: frame_roundtrip::run,
+        needs_place: false,
+    },
+    Target {
+        name: "engine_ops",
+        run: engine_ops::run,
+        needs_place: false,
+    },
+    Target {
+        name: "ctl_message",
+        run: ctl_message::run,
+        needs_place: false,
     },
 ];

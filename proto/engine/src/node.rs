@@ -580,6 +580,13 @@ impl Node {
         self.core.ready.is_empty() && self.qps.iter().all(Qp::is_idle)
     }
 
+    /// Bytes that are charged against the receive buffers of all peers, and (for READ responses)
+    /// against our own. Both are 0 when nothing is in flight; what stayed would be lost window.
+    #[must_use]
+    pub fn charged(&self) -> (u64, u64) {
+        (self.core.peers.used(), self.core.reads.used())
+    }
+
     /// Takes down the queue pairs of completion queues that overran during the call.
     fn settle<E: Env>(&mut self, now: Instant, env: &mut E) {
         while let Some(cq) = self.core.failed_cqs.pop() {

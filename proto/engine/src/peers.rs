@@ -69,6 +69,10 @@ impl Window {
         }
     }
 
+    pub(crate) const fn used(&self) -> u64 {
+        self.used
+    }
+
     pub(crate) fn set_limit(&mut self, limit: u64, ready: &mut Ready) {
         self.limit = limit;
         self.wake(ready);
@@ -173,6 +177,11 @@ impl Peers {
         if let Some(peer) = self.list.get_mut(id as usize) {
             peer.users = peer.users.saturating_sub(1);
         }
+    }
+
+    /// Bytes in flight towards all peers.
+    pub(crate) fn used(&self) -> u64 {
+        self.list.iter().map(|p| p.window.used()).sum()
     }
 
     pub(crate) fn window(&mut self, id: PeerId) -> Option<&mut Window> {

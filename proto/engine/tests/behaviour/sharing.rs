@@ -171,10 +171,7 @@ fn a_peer_that_is_known_to_be_behind_is_waited_for() {
         .map(|f| (f.at.ns_since(start)) / nominal)
         .collect();
     assert_eq!(sent, [0, 4, 8, 12, 16, 20, 24, 28]);
-    assert_eq!(
-        pair.results(0)[0],
-        (0, rocebud_objects::WcStatus::RetryExcErr)
-    );
+    assert_eq!(pair.results(0)[0], (0, WcStatus::RetryExcErr));
 }
 
 fn post_to_the_first(pair: &mut Pair) {
