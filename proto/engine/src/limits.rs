@@ -36,6 +36,10 @@ pub const PSN_SPAN_MAX: u64 = 1 << 22;
 /// [`RD_ATOMIC_MAX`] requests outstanding.
 pub const READ_CHUNK_PACKETS_MAX: u32 = 1 << 14;
 
+/// How long a queue pair that holds nothing of a budget waits for its turn at it. Longer than the
+/// turns of thousands of queue pairs take, shorter than a program notices.
+pub const LINE_WAIT_NS: u64 = 50_000_000;
+
 /// What a packet costs in a receive buffer beyond its payload. The kernel charges whole buffers;
 /// this is a fair mean between single datagrams (768) and merged ones (next to nothing).
 pub const PACKET_COST_BYTES: u64 = 512;

@@ -7,7 +7,7 @@ use rocebud_objects::{Counter, NoteKind, SendOp};
 use rocebud_wire::{Aeth, NakCode, Operation, Packet, Position, Psn, Syndrome};
 
 use super::flush::local_reason;
-use super::sq::{Kind, Timer};
+use super::sq::Kind;
 use super::{Qp, sge};
 use crate::cx::Cx;
 use crate::env::Env;
@@ -147,7 +147,7 @@ impl Qp {
         if self.sq.outstanding() {
             self.arm_ack_timer(cx);
         } else {
-            self.set_timer(Timer::Off, cx);
+            self.wait_in_line(cx);
         }
         if self.sq.cur < self.sq.base {
             self.sq.cur = self.sq.base;

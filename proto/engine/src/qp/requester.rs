@@ -226,7 +226,9 @@ impl Qp {
         let again = self.sq.cursor < self.sq.nxt;
         self.sq.cursor += packets;
         self.sq.nxt = self.sq.nxt.max(self.sq.cursor);
-        if self.init.qp_type.is_reliable() && self.sq.timer == Timer::Off {
+        if self.init.qp_type.is_reliable()
+            && matches!(self.sq.timer, Timer::Off | Timer::Line { .. })
+        {
             self.arm_ack_timer(cx);
         }
         again

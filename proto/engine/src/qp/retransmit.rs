@@ -19,7 +19,7 @@ impl Qp {
         let at = match timer {
             Timer::Off => None,
             Timer::Ack { deadline } => Some(deadline),
-            Timer::Rnr { until } => Some(until),
+            Timer::Rnr { until } | Timer::Line { until } => Some(until),
         };
         cx.core.timers.set(self.index, at);
     }
@@ -35,6 +35,19 @@ impl Qp {
                     deadline: cx.now + (nominal << backoff),
                 }
             }
+        };
+        self.set_timer(timer, cx);
+    }
+
+    /// Nothing is outstanding. A turn at a budget is waited for, but not for ever: those that hold
+    /// it may be dead, and who holds nothing may always send one packet.
+    pub(crate) fn wait_in_line<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
+        let timer = if self.sq.waits && self.sq.has_work() {
+            Timer::Line {
+                until: cx.now + limits::LINE_WAIT_NS,
+            }
+        } else {
+            Timer::Off
         };
         self.set_timer(timer, cx);
     }
@@ -57,7 +70,7 @@ impl Qp {
         let timer = core::mem::take(&mut self.sq.timer);
         match timer {
             Timer::Off => {}
-            Timer::Rnr { .. } => cx.core.ready.push(self.index),
+            Timer::Rnr { .. } | Timer::Line { .. } => cx.core.ready.push(self.index),
             Timer::Ack { deadline } if self.excuses(deadline, cx) => {}
             Timer::Ack { .. } => self.on_ack_timeout(cx),
         }

@@ -126,6 +126,8 @@ pub(crate) enum Timer {
     Ack { deadline: Instant },
     /// The peer's receive queue.
     Rnr { until: Instant },
+    /// Its turn at a budget, while it holds nothing of it.
+    Line { until: Instant },
 }
 
 /// In flight, between `una` and `cursor`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rocebud_engine::NodeConfig;
-use rocebud_objects::{Counter, QpType, SendOp};
+use rocebud_objects::{Counter, QpType, SendOp, WcStatus};
 use rocebud_wire::{Packet, Qpn};
 
 use crate::pair::{Fate, Pair, QPN, START, Setup, gids, moves, path, remote, sge, wr};
@@ -17,11 +17,7 @@ fn qpn(side: usize, n: u32) -> Qpn {
 }
 
 /// `count` connected pairs of queue pairs between two nodes.
-fn many(count: u32, cfg: NodeConfig) -> Pair {
-    let setup = Setup {
-        cfg,
-        ..Setup::default()
-    };
+fn many(count: u32, setup: Setup) -> Pair {
     let mut pair = Pair::bare(setup);
     for side in 0..2 {
         for n in 0..count {
@@ -80,7 +76,11 @@ fn writers_to_one_process_take_turns_at_its_buffer() {
             peer_window_bytes: window * 1536,
             ..NodeConfig::default()
         };
-        let mut pair = many(8, cfg);
+        let setup = Setup {
+            cfg,
+            ..Setup::default()
+        };
+        let mut pair = many(8, setup);
         for n in 0..8 {
             let op = SendOp::Write {
                 remote: remote(FAR),
@@ -102,7 +102,11 @@ fn readers_take_turns_at_their_own_buffer() {
             read_window_bytes: window * 1536,
             ..NodeConfig::default()
         };
-        let mut pair = many(8, cfg);
+        let setup = Setup {
+            cfg,
+            ..Setup::default()
+        };
+        let mut pair = many(8, setup);
         for n in 0..8 {
             let op = SendOp::Read {
                 remote: remote(FAR),
@@ -176,4 +180,37 @@ fn a_peer_that_is_known_to_be_behind_is_waited_for() {
 
 fn post_to_the_first(pair: &mut Pair) {
     pair.post(0, wr(0, SendOp::Send, &[sge(START, 8)])).unwrap();
+}
+
+/// Without a timeout a dead connection holds its share of a buffer for ever.
+#[test]
+fn a_dead_neighbour_holds_up_nobody_for_ever() {
+    let write = SendOp::Write {
+        remote: remote(FAR),
+    };
+    let read = SendOp::Read {
+        remote: remote(FAR),
+    };
+    for op in [write, read] {
+        let cfg = NodeConfig {
+            peer_window_bytes: 1,
+            read_window_bytes: 1,
+            read_chunk_packets: 1,
+            ..NodeConfig::default()
+        };
+        let setup = Setup {
+            timeout: 0,
+            cfg,
+            ..Setup::default()
+        };
+        let mut pair = many(2, setup);
+        pair.rule(|frame| match frame.packet().bth.dest_qp {
+            to if to == qpn(1, 1) => Fate::Drop,
+            _ => Fate::Deliver,
+        });
+        post(&mut pair, 1, wr(1, op, &[sge(START, 1024)]));
+        post(&mut pair, 0, wr(0, op, &[sge(START, 10 * 1024)]));
+        pair.run();
+        assert_eq!(pair.results(0), [(0, WcStatus::Success)], "{op:?}");
+    }
 }
