@@ -65,6 +65,12 @@ impl Qp {
                 "modify_qp: an attribute in the mask is not allowed here",
             ));
         }
+        // Only a claimed RTR leads here: the real one has nothing under way.
+        if mask.contains(AttrMask::SQ_PSN) && !self.sq.drained() {
+            return Err(Misuse::invalid(
+                "modify_qp: sq_psn cannot change while requests are under way",
+            ));
+        }
         // A mask without STATE is looked up as X to X, which exists only where attributes may
         // change: in RESET and ERR there is nothing to set.
         if self.state == QpState::Sqd && to == QpState::Rts && !self.sq.drained() {

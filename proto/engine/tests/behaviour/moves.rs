@@ -234,3 +234,33 @@ fn duties_follow_the_state() {
         }
     }
 }
+
+/// A program may say that its queue pair is in another state than it is, and so try to start the
+/// send queue anew under traffic: what is in flight would never be given back to the windows.
+#[test]
+fn the_first_psn_stays_while_requests_are_under_way() {
+    type M = AttrMask;
+    let far = crate::pair::remote(START + 0x10_0000);
+    for op in [SendOp::Read { remote: far }, SendOp::Write { remote: far }] {
+        let mut pair = Pair::rc();
+        pair.post(0, wr(0, op, &[sge(START, 5000)])).unwrap();
+        let until = pair.now + 500;
+        pair.run_until(until);
+        let [_, _, (mut attr, mask)] = moves(&pair.setup, 0);
+        attr.cur_qp_state = QpState::Rtr;
+        attr.sq_psn = rocebud_wire::Psn::new(0x777);
+        assert!(pair.modify(0, &attr, mask | M::CUR_STATE).is_err());
+        pair.run();
+        pair.post(0, wr(1, op, &[sge(START, 5000)])).unwrap();
+        pair.run();
+        let ok = rocebud_objects::WcStatus::Success;
+        assert_eq!(pair.results(0), [(0, ok), (1, ok)]);
+        // With nothing under way it starts anew, which a peer that does the same understands.
+        pair.modify(0, &attr, mask | M::CUR_STATE).unwrap();
+        pair.post(0, wr(2, op, &[sge(START, 5000)])).unwrap();
+        pair.run();
+        let ended: Vec<u64> = pair.results(0).iter().map(|r| r.0).collect();
+        assert_eq!(ended, [2]);
+        assert_eq!(pair.side[0].node.charged(), (0, 0));
+    }
+}
