@@ -360,8 +360,9 @@ impl QpRecord {
 
     /// Adds a note. One writer at a time gives the best story; several never harm.
     fn add_note(&self, now: Instant, note: Note) {
-        let number = self.noted.fetch_add(1, Relaxed) + 1;
-        let index = (number - 1) as usize % NOTES_PER_QP;
+        let before = self.noted.fetch_add(1, Relaxed);
+        let number = before.wrapping_add(1);
+        let index = before as usize % NOTES_PER_QP;
         self.notes[index].write(number, now, note);
         match note.kind {
             NoteKind::State if note.arg == QpState::Reset as u32 => self.error.clear(),

@@ -32,6 +32,20 @@ fn begin(set: &PageSet) -> &QpRecord {
     record
 }
 
+/// Whoever maps the page-set can write nonsense into it, also under its owner's hands.
+#[test]
+fn a_count_of_notes_that_is_nonsense_harms_nobody() {
+    let set = set();
+    let record = begin(&set);
+    for count in [u64::MAX, u64::MAX - 1, 1 << 63] {
+        record.noted.store(count, Relaxed);
+        for n in 0..3 {
+            set.note(QPN, Instant(2), note(NoteKind::Timeout, n, 0));
+        }
+        assert!(record.notes().len() <= NOTES_PER_QP);
+    }
+}
+
 #[test]
 fn both_mappings_see_the_same_counters() {
     let (daemon, fd) = PageSet::create().unwrap();
