@@ -231,7 +231,26 @@ impl Plan {
             hosts,
         };
         plan.draw_windows();
+        plan.draw_xrc();
         plan
+    }
+
+    /// Extended reliable connections, from a stream of their own: some links become such, with a
+    /// requesting and a serving end.
+    fn draw_xrc(&mut self) {
+        let mut rng = Rng::new(self.seed).fork(0x42);
+        if !rng.percent(40) {
+            return;
+        }
+        for plan in &mut self.links {
+            if plan.link.kind == QpType::Rc && rng.percent(40) {
+                plan.link.kind = QpType::XrcSend;
+                let [requests, serves] = &mut plan.ends;
+                requests.use_srq = false;
+                serves.budget = 0;
+                serves.incidents.clear();
+            }
+        }
     }
 
     /// Windows, from a stream of their own.

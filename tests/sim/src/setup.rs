@@ -142,7 +142,7 @@ pub fn to_rtr(fabric: &mut Fabric, me: &Side, peer: &Side, link: &Link) -> Resul
     };
     let mut mask =
         AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-    if link.kind == QpType::Rc {
+    if link.kind.is_reliable() {
         mask |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
     }
     modify(fabric, me.host, me.qpn, &attr, mask, Some(path))
@@ -163,7 +163,7 @@ pub fn to_rts(fabric: &mut Fabric, me: &Side, link: &Link) -> Result<(), Misuse>
         ..QpAttr::default()
     };
     let mut mask = AttrMask::STATE | AttrMask::SQ_PSN;
-    if link.kind == QpType::Rc {
+    if link.kind.is_reliable() {
         mask |= AttrMask::TIMEOUT
             | AttrMask::RETRY_CNT
             | AttrMask::RNR_RETRY

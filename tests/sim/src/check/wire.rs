@@ -84,7 +84,7 @@ impl WireChecker {
 
     fn judge(&mut self, sight: &Sight<'_>) -> Verdict {
         let info = sight.packet.info;
-        if !matches!(info.class, Class::Rc | Class::Uc) {
+        if !matches!(info.class, Class::Rc | Class::Xrc | Class::Uc) {
             return Ok(());
         }
         let src = sight.frame.src_qp;
@@ -129,7 +129,7 @@ fn check_flags(sight: &Sight<'_>, info: &OpcodeInfo) -> Verdict {
     if bth.solicited && !(message && info.position.ends()) {
         return wrong(sight, "has the solicited bit where it may not be");
     }
-    if info.class == Class::Rc && info.position.ends() && !bth.ack_req {
+    if info.class != Class::Uc && info.position.ends() && !bth.ack_req {
         return wrong(sight, "ends a message without asking for an ACK");
     }
     Ok(())
@@ -162,7 +162,7 @@ fn check_request(sight: &Sight<'_>, info: &OpcodeInfo, flow: &mut Flow) -> Verdi
     if position > flow.next.cast_signed() {
         return wrong(sight, "skips PSNs");
     }
-    if flow.kind != QpType::Rc {
+    if !flow.kind.is_reliable() {
         return wrong(sight, "uses a PSN twice");
     }
     let Some(at) = u64::try_from(position).ok() else {

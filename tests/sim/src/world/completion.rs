@@ -1,7 +1,7 @@
 //! What applications find in their completion queues and event queues.
 
 use rocebud_fabric::{Completed, HostId};
-use rocebud_objects::{AsyncEvent, CqId, EventKind, QpState, QpType, WcStatus};
+use rocebud_objects::{AsyncEvent, CqId, EventKind, QpState, QpType, SrqId, WcStatus};
 use rocebud_wire::RKey;
 
 use super::World;
@@ -102,7 +102,7 @@ impl World {
     }
 
     fn succeeded(&mut self, index: usize, posted: &Posted) -> Verdict {
-        let (peer, reliable) = (self.ends[index].peer, self.ends[index].kind == QpType::Rc);
+        let (peer, reliable) = (self.ends[index].peer, self.ends[index].kind.is_reliable());
         match posted.action {
             Action::Send => self.check_consumed(index, posted)?,
             Action::Write {
@@ -130,7 +130,7 @@ impl World {
     fn check_consumed(&self, index: usize, posted: &Posted) -> Verdict {
         let end = &self.ends[index];
         let waits = |m: &(crate::check::receives::Message, bool)| m.0.wr_id == posted.wr_id;
-        if end.kind == QpType::Rc && self.ends[end.peer].inbox.iter().any(waits) {
+        if end.kind.is_reliable() && self.ends[end.peer].inbox.iter().any(waits) {
             let what = format!("{posted:?} succeeded but was not received");
             return Err(Violation::new(Checker::Receives, what));
         }
@@ -269,7 +269,7 @@ impl World {
         receive: &PostedReceive,
         done: &Completed,
     ) -> Verdict {
-        if self.ends[index].kind == QpType::Rc {
+        if self.ends[index].kind.is_reliable() {
             let Some((message, _)) = self.ends[index].inbox.pop_front() else {
                 return Err(wrong(&done.wc, "receives what nobody sent"));
             };
@@ -341,8 +341,8 @@ impl World {
             AsyncEvent::Qp { qpn, kind } => (qpn, kind),
             AsyncEvent::Srq {
                 kind: EventKind::SrqLimitReached,
-                ..
-            } => return self.limit_reached(host),
+                srq,
+            } => return self.limit_reached(host, srq),
             AsyncEvent::Srq { .. } | AsyncEvent::Cq { .. } => return Err(odd()),
         };
         let index = self.by_qpn.get(&qpn.value()).copied().ok_or_else(odd)?;
@@ -365,8 +365,8 @@ impl World {
         }
     }
 
-    fn limit_reached(&mut self, host: HostId) -> Verdict {
-        let shared = |p: &&mut super::Pool| p.host == host && p.srq.is_some();
+    fn limit_reached(&mut self, host: HostId, srq: SrqId) -> Verdict {
+        let shared = |p: &&mut super::Pool| p.host == host && p.srq == Some(srq);
         match self.pools.iter_mut().find(shared) {
             Some(pool) if pool.limit != 0 => {
                 pool.limit = 0;

@@ -1,6 +1,6 @@
 //! The end of a run: everything is done, quiet and as the models say.
 
-use rocebud_objects::{QpState, QpType};
+use rocebud_objects::QpState;
 
 use super::{Report, World, refused};
 use crate::check::sends::Outcome;
@@ -32,7 +32,7 @@ impl World {
             let stuck = self.has_more(end)
                 || end.draining
                 || end.sends.outstanding().iter().any(|p| p.signaled)
-                || end.kind == QpType::Rc && !end.inbox.is_empty();
+                || end.kind.is_reliable() && !end.inbox.is_empty();
             if stuck {
                 let what = format!(
                     "{}: stuck: {} of {} posted, {} outstanding, {} messages not received, draining {}, first {:?}",
@@ -59,7 +59,7 @@ impl World {
             let peer = &self.ends[end.peer];
             let own = self.query(index)?.sq_psn;
             let expected = self.query(end.peer)?.rq_psn;
-            if own != next || end.kind == QpType::Rc && expected != next {
+            if own != next || end.kind.is_reliable() && expected != next {
                 let what = format!(
                     "{}: sq_psn {own}, rq_psn of {} {expected}, on the wire {next}",
                     end.qpn, peer.qpn

@@ -202,7 +202,9 @@ impl World {
             );
             return Err(Violation::new(Checker::Receives, what));
         }
-        if pool.srq.is_some() && end.last_wqe != 1 {
+        // Queue pairs of XRC belong to no queue, and say nothing about their last receive.
+        let attached = matches!(end.kind, QpType::Rc | QpType::Ud);
+        if pool.srq.is_some() && attached && end.last_wqe != 1 {
             let what = format!("{}: {} LAST_WQE_REACHED events", end.qpn, end.last_wqe);
             return Err(Violation::new(Checker::Events, what));
         }
@@ -337,7 +339,7 @@ impl World {
     fn bad_request(&mut self, index: usize, incident: Incident) -> Verdict {
         let end = &self.ends[index];
         let full = end.sends.outstanding().len() >= end.plan.send_depth as usize;
-        let possible = end.kind == QpType::Rc || incident == Incident::BadLkey;
+        let possible = end.kind.is_reliable() || incident == Incident::BadLkey;
         if !possible || full {
             return Ok(());
         }
@@ -406,7 +408,7 @@ impl World {
                 let len = self.ends[index].rng.range_u32(1, most);
                 let mut local = self.source(index, len, 1)?;
                 local.payload = Payload::Sges(sges(&local.pieces, key));
-                let read = self.ends[index].kind == QpType::Rc && self.ends[index].rng.percent(40);
+                let read = self.ends[index].kind.is_reliable() && self.ends[index].rng.percent(40);
                 let request = if read {
                     let remote = remote(span.addr, key);
                     Request::new(SendOp::Read { remote }, WcOpcode::RdmaRead, write, local)
@@ -453,7 +455,7 @@ impl World {
     fn bad_invalidate(&mut self, index: usize) -> Verdict {
         let end = &self.ends[index];
         let full = end.sends.outstanding().len() >= end.plan.send_depth as usize;
-        if end.kind != QpType::Rc || full {
+        if !end.kind.is_reliable() || full {
             return Ok(());
         }
         let (peer, list) = (end.peer, end.plan.sge_max);

@@ -19,6 +19,7 @@ use rocebud_engine::NodeConfig;
 use rocebud_fabric::{Chaos, Fabric, HostConfig, HostId, Rng, Span, Stats, Step, mix};
 use rocebud_objects::{
     Access, CqId, Instant, PdId, QpCap, QpInit, QpState, QpType, SrqAttr, SrqId, SrqInit, WcStatus,
+    XrcSrq, XrcdId,
 };
 use rocebud_wire::{Psn, QKey, Qpn};
 
@@ -365,12 +366,51 @@ impl World {
     fn add_link(&mut self, index: usize) -> Verdict {
         let plan = self.plan.links[index].clone();
         let first = self.ends.len();
+        let xrc = plan.link.kind == QpType::XrcSend;
+        if xrc {
+            self.add_xrc_srq(HostId(plan.ends[1].host), index, plan.ends[1].receives)?;
+        }
         for (side, end) in plan.ends.iter().enumerate() {
             let peer = first + 1 - side;
-            self.add_end(end.clone(), plan.link.kind, Some(index), peer)?;
+            let kind = match (xrc, side) {
+                (true, 1) => QpType::XrcRecv,
+                _ => plan.link.kind,
+            };
+            self.add_end(end.clone(), kind, Some(index), peer)?;
         }
         self.links.push(LinkState::new([first, first + 1]));
         self.connect_link(index)
+    }
+
+    /// The receive queue of an extended reliable connection, for both of its ends to know.
+    fn add_xrc_srq(
+        &mut self,
+        host: HostId,
+        link: usize,
+        plan: crate::plan::ReceivePlan,
+    ) -> Verdict {
+        let srq = SrqId(0x00ff_0000 + link as u32);
+        let cq = CqId(self.rng.range_u32(0, CQS - 1));
+        let init = SrqInit {
+            pd: pd(host),
+            attr: SrqAttr {
+                max_wr: plan.depth + SPARE,
+                max_sge: plan.sge_max,
+                srq_limit: 0,
+            },
+            xrc: Some(XrcSrq { xrcd: DOMAIN, cq }),
+        };
+        let made = self.fabric.host_mut(host).node.create_srq(srq, init);
+        made.map_err(refused)?;
+        let pool = self.add_pool(PoolInit {
+            host,
+            srq: Some(srq),
+            owner: None,
+            plan,
+            datagrams: false,
+        });
+        self.pools[pool].xrc_cq = Some(cq);
+        self.fill_pool(pool)
     }
 
     fn add_datagram(&mut self, index: usize) -> Verdict {
@@ -394,8 +434,7 @@ impl World {
     ) -> Verdict {
         let index = self.ends.len();
         let host = HostId(plan.host);
-        let shared = |p: &Pool| p.host == host && p.srq.is_some();
-        let srq = self.pools.iter().position(shared).filter(|_| plan.use_srq);
+        let srq = self.shared_pool(host, kind, plan.use_srq);
         let pool = srq.unwrap_or_else(|| {
             self.add_pool(PoolInit {
                 host,
@@ -448,8 +487,20 @@ impl World {
             plan,
         };
         self.ends.push(end);
+        if kind == QpType::XrcRecv {
+            self.ends[index].cqs = [self.pools[pool].xrc_cq.unwrap_or(CqId::NONE); 2];
+        }
         self.add_windows(index);
         self.create_qp(index)
+    }
+
+    /// The shared receive queue that an end of this kind takes receives from.
+    fn shared_pool(&self, host: HostId, kind: QpType, use_srq: bool) -> Option<usize> {
+        if matches!(kind, QpType::XrcSend | QpType::XrcRecv) {
+            return self.pools.iter().rposition(|p| p.xrc_cq.is_some());
+        }
+        let shared = |p: &Pool| p.host == host && p.srq.is_some() && p.xrc_cq.is_none();
+        self.pools.iter().position(shared).filter(|_| use_srq)
     }
 
     /// Makes the queue pair of an end, under a number never used before.
@@ -463,13 +514,15 @@ impl World {
         end.sends.restart(qpn);
         self.by_qpn.insert(qpn.value(), index);
         let pool = &self.pools[end.pool];
+        let serves = end.kind == QpType::XrcRecv;
+        let cqs = if serves { [CqId::NONE; 2] } else { end.cqs };
         let init = QpInit {
             qp_type: end.kind,
             pd: pd(end.host),
-            send_cq: end.cqs[0],
-            recv_cq: end.cqs[1],
-            srq: pool.srq,
-            xrcd: None,
+            send_cq: cqs[0],
+            recv_cq: cqs[1],
+            srq: pool.srq.filter(|_| pool.xrc_cq.is_none()),
+            xrcd: serves.then_some(DOMAIN),
             cap: QpCap {
                 max_send_wr: end.plan.send_depth,
                 max_recv_wr: pool.plan.depth + 1,
@@ -523,6 +576,19 @@ impl World {
             bytes.extend_from_slice(memory.peek(piece.addr, n));
         }
         bytes
+    }
+}
+
+/// XRC domain of every host.
+const DOMAIN: XrcdId = XrcdId(1);
+
+impl End {
+    /// The peer's receive queue that requests name.
+    pub(crate) fn xrc_srqn(&self, pools: &[Pool]) -> u32 {
+        let queue = pools[self.pool]
+            .srq
+            .filter(|_| self.kind == QpType::XrcSend);
+        queue.map_or(0, |srq| srq.0)
     }
 }
 

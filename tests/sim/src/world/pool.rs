@@ -2,7 +2,7 @@
 
 use rocebud_engine::SrqMask;
 use rocebud_fabric::{Completed, HostId, Rng, Span, fill, mix};
-use rocebud_objects::{AsyncEvent, RecvWr, Sge, SrqAttr, SrqId, Wc};
+use rocebud_objects::{AsyncEvent, CqId, RecvWr, Sge, SrqAttr, SrqId, Wc};
 use rocebud_wire::LKey;
 
 use super::alarm::Alarm;
@@ -23,6 +23,8 @@ pub(crate) const GRH_BYTES: u32 = 40;
 pub(crate) struct Pool {
     pub(crate) host: HostId,
     pub(crate) srq: Option<SrqId>,
+    /// Where its receives complete, if it is of the type XRC.
+    pub(crate) xrc_cq: Option<CqId>,
     /// Queue pair that it serves alone.
     pub(crate) owner: Option<usize>,
     pub(crate) plan: ReceivePlan,
@@ -64,6 +66,7 @@ impl World {
         let pool = Pool {
             host,
             srq: init.srq,
+            xrc_cq: None,
             owner: init.owner,
             plan,
             ledger: ReceiveLedger::new(init.srq.is_some()),

@@ -47,6 +47,20 @@ const RC_MIX: &[(u32, Kind)] = &[
     (3, Kind::LocalInv),
 ];
 
+/// RC's, less what has no opcode.
+const XRC_MIX: &[(u32, Kind)] = &[
+    (18, Kind::Send),
+    (8, Kind::SendImm),
+    (5, Kind::SendInv),
+    (18, Kind::Write),
+    (8, Kind::WriteImm),
+    (18, Kind::Read),
+    (7, Kind::CmpSwap),
+    (8, Kind::FetchAdd),
+    (4, Kind::Flush),
+    (3, Kind::LocalInv),
+];
+
 /// Of a hundred requests of an end with windows, so many are about them.
 const WINDOW_PERCENT: u32 = 12;
 
@@ -101,13 +115,14 @@ impl World {
     fn post_next(&mut self, index: usize) -> Verdict<bool> {
         let end = &mut self.ends[index];
         let kind = match end.kind {
-            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => draw(RC_MIX, &mut end.rng),
+            QpType::Rc => draw(RC_MIX, &mut end.rng),
+            QpType::XrcSend | QpType::XrcRecv => draw(XRC_MIX, &mut end.rng),
             QpType::Uc => draw(UC_MIX, &mut end.rng),
             QpType::Ud => draw(UD_MIX, &mut end.rng),
         };
         let windows = !end.windows.is_empty() && end.rng.percent(WINDOW_PERCENT);
         let kind = if windows { Kind::Bind } else { kind };
-        let fence = end.kind == QpType::Rc && end.rng.percent(15);
+        let fence = end.kind.is_reliable() && end.rng.percent(15);
         let request = match kind {
             _ if end.kind == QpType::Ud => self.datagram(index, kind),
             Kind::Send | Kind::SendImm | Kind::SendInv => self.send(index, kind),

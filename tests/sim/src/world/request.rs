@@ -2,7 +2,7 @@
 
 use rocebud_fabric::{Span, fill};
 use rocebud_objects::{
-    AtomicOp, Misuse, Payload, SendFlags, SendOp, SendWr, Sge, SgeList, UdAddress, WcOpcode,
+    AtomicOp, Misuse, Payload, QpType, SendFlags, SendOp, SendWr, Sge, SgeList, UdAddress, WcOpcode,
 };
 use rocebud_wire::{LKey, RKey};
 
@@ -164,7 +164,7 @@ impl World {
             flags,
             payload: request.payload.clone(),
             ud: request.ud,
-            xrc_srqn: 0,
+            xrc_srqn: end.xrc_srqn(&self.pools),
         };
         let (host, qpn, now) = (end.host, end.qpn, self.fabric.now());
         self.last_progress = now;
@@ -221,7 +221,8 @@ impl World {
     /// Posts a request to a queue pair in error: it and all before it must come back.
     pub(crate) fn post_marker(&mut self, index: usize) -> Verdict {
         let end = &mut self.ends[index];
-        if end.sends.outstanding().len() >= end.plan.send_depth as usize {
+        let full = end.sends.outstanding().len() >= end.plan.send_depth as usize;
+        if full || end.kind == QpType::XrcRecv {
             return Ok(());
         }
         let mut request = Request::new(SendOp::Send, WcOpcode::Send, Action::Marker, Local::none());
@@ -244,7 +245,7 @@ impl World {
             flags: request.flags,
             payload: request.payload,
             ud: None,
-            xrc_srqn: 0,
+            xrc_srqn: end.xrc_srqn(&self.pools),
         };
         end.seq += 1;
         end.sends.post(posted);
