@@ -15,20 +15,32 @@ case $target in # inputs longer than this are slow and say no more
     frame_*) longest=4500 ;;
     *) longest=2048 ;;
 esac
-# Sanitizers are for unsafe code. Comparisons are worth tracing where bytes are parsed; in long programs they only
+# Sanitizers are for unsafe code, which the boundary to C has. Comparisons are worth tracing where bytes are parsed; in long programs they only
 # cost time. The compiler flags that libFuzzer needs are not stable yet.
 flags=(--sanitizer none)
-[ "$target" = engine_ops ] && flags+=(--no-trace-compares)
+limit=2048 place=()
+case $target in
+    engine_ops) flags+=(--no-trace-compares) ;;
+    verbs_args) # programs of one process over loopback, with a daemon of their own; the guard of memory has SIGSEGV
+        flags=(--sanitizer address) limit=4096
+        export ROCEBUD_REAL=off ROCEBUD_LOG=off ROCEBUD_DAEMON=$PWD/build/bin/rocebud
+        export ASAN_OPTIONS=handle_segv=0:handle_sigbus=0:detect_leaks=0
+        [ -x "$ROCEBUD_DAEMON" ] || { echo "run \`make build\` first" >&2; exit 1; }
+        root=()
+        [ "$(id -u)" = 0 ] || root=(-r)
+        place=(unshare "${root[@]}" -n sh -c 'ip link set lo up; exec "$@"' sh)
+        ;;
+esac
 RUSTC_BOOTSTRAP=1 cargo fuzz build "${flags[@]}" "$target"
 binary=fuzz/target/x86_64-unknown-linux-gnu/release/$target
 mkdir -p "$corpus" "$found" "$artifacts"
 case $what in
     run)
-        exec "$binary" -max_total_time="$seconds" -max_len="$longest" -timeout=20 -rss_limit_mb=2048 \
+        exec "${place[@]}" "$binary" -max_total_time="$seconds" -max_len="$longest" -timeout=20 -rss_limit_mb="$limit" \
             -print_final_stats=1 -artifact_prefix="$artifacts/" "$found" "$corpus"
         ;;
     keep)
-        exec "$binary" -merge=1 -max_len="$longest" -timeout=20 "$corpus" "$found"
+        exec "${place[@]}" "$binary" -merge=1 -max_len="$longest" -timeout=20 "$corpus" "$found"
         ;;
     *)
         sed -n '2,9p' "$0" >&2

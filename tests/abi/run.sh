@@ -57,6 +57,13 @@ if unshare $root -n true 2>/dev/null; then
     alone=(unshare $root -n sh -c 'ip link set lo up; "$@"' sh)
 fi
 with_device() { "${alone[@]}" "$@"; }
+# The corpus of the fuzz target verbs_args. A panic in the library is a failure though the program lives on.
+odd_arguments() {
+    local fuzz=$here/../../fuzz
+    ${CC:-cc} -O1 -Wall -Wextra -Werror -DREPLAY -o "$work/verbs_args" "$fuzz"/verbs_args/*.c -libverbs || return 1
+    ROCEBUD_REAL=off with_device "$work/verbs_args" "$fuzz"/corpus/verbs_args/* 2>&1 | tee "$work/odd" | tail -n 3
+    [ "${PIPESTATUS[0]}" = 0 ] && ! grep -A 3 panicked "$work/odd"
+}
 
 for program in words nodes private events boundary memory xrc; do
     compile $program || { echo "FAIL $program.c does not compile"; failed=$((failed + 1)); }
@@ -79,6 +86,7 @@ if LD_LIBRARY_PATH=$lib with_device ibv_devices 2>"$work/why" | grep -q rb_; the
     # shellcheck disable=SC2086
     step events with_device "$work/events" $device
     step "real devices" with_device "$here/real.sh"
+    step "odd arguments" odd_arguments
     if "$here/newest.sh" "$build" fetch >"$work/why"; then
         step "newest rdma-core" with_device "$here/newest.sh" "$build"
     else
@@ -86,8 +94,8 @@ if LD_LIBRARY_PATH=$lib with_device ibv_devices 2>"$work/why" | grep -q rb_; the
         left_out=$((left_out + 1))
     fi
 else
-    echo "left out: boundary, memory, xrc, events, real devices, newest rdma-core: $(cat "$work/why")"
-    left_out=5
+    echo "left out: boundary, memory, xrc, events, real devices, odd arguments, newest rdma-core: $(cat "$work/why")"
+    left_out=7
 fi
 word=ok
 [ "$failed" = 0 ] || word=FAILED
