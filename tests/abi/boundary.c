@@ -233,11 +233,66 @@ static void calls_of_later_releases_refuse(void)
 	NULL_AND(ibv_create_counters(ctx, &counters), EOPNOTSUPP); /* they count flows, of which there are none */
 	SAME(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
 	SAME(ibv_fork_init(), 0);
-	NULL_AND(rdma_create_event_channel(), EOPNOTSUPP);
 	MINUS_AND(rdma_getaddrinfo("127.0.0.1", "1", NULL, &info), EOPNOTSUPP);
 	MINUS_AND(rsocket(AF_INET, SOCK_STREAM, 0), EOPNOTSUPP);
 	MINUS_AND(rread(0, page, 1), EOPNOTSUPP);
 	rdma_freeaddrinfo(NULL);
+}
+
+static struct ibv_context *device_of(struct ibv_context **list, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (list[i]->device == ctx->device)
+			return list[i];
+	return NULL;
+}
+
+static void identifiers_bind_to_our_addresses(void)
+{
+	int n = -1;
+	struct ibv_context **list = rdma_get_devices(&n), *shared = NULL;
+	struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_port = htons(7471)};
+	struct sockaddr_in any = {.sin_family = AF_INET}, nobody = {.sin_family = AF_INET};
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id, *sync;
+
+	NEED(list && n > 0 && !list[n]);
+	NEED(shared = device_of(list, n));
+	rdma_free_devices(list);
+	NEED(list = rdma_get_devices(NULL)); /* the same contexts as before, open after the list was freed */
+	SAME(device_of(list, n) == shared, 1);
+	rdma_free_devices(list);
+	rdma_free_devices(NULL);
+
+	NEED(channel = rdma_create_event_channel());
+	SAME(channel->fd > 2, 1);
+	MINUS_AND(rdma_create_id(channel, &id, ctx, (enum rdma_port_space)7), EINVAL);
+	SAME(rdma_create_id(channel, &id, ctx, RDMA_PS_UDP), 0);
+	SAME(id->channel == channel && id->context == ctx && !id->verbs, 1);
+	SAME(id->qp_type, IBV_QPT_UD);
+	inet_pton(AF_INET, "203.0.113.9", &nobody.sin_addr);
+	MINUS_AND(rdma_bind_addr(id, (struct sockaddr *)&nobody), EADDRNOTAVAIL);
+	nobody.sin_family = AF_UNIX;
+	MINUS_AND(rdma_bind_addr(id, (struct sockaddr *)&nobody), EAFNOSUPPORT);
+	MINUS_AND(rdma_bind_addr(id, NULL), EINVAL);
+
+	/* GID 0 is an address of the device, an IPv4 one too */
+	NEED(!ibv_query_gid(ctx, 1, 0, (union ibv_gid *)&at.sin6_addr));
+	SAME(rdma_bind_addr(id, (struct sockaddr *)&at), 0);
+	SAME(id->verbs->device == ctx->device, 1);
+	SAME(id->port_num, 1);
+	SAME(rdma_get_src_port(id), htons(7471));
+	SAME(id->route.addr.src_sin6.sin6_family, AF_INET6);
+	MINUS_AND(rdma_bind_addr(id, (struct sockaddr *)&at), EINVAL);
+	SAME(rdma_destroy_id(id), 0);
+
+	SAME(rdma_create_id(NULL, &sync, NULL, RDMA_PS_TCP), 0);
+	SAME(sync->channel && sync->qp_type == IBV_QPT_RC, 1);
+	SAME(rdma_bind_addr(sync, (struct sockaddr *)&any), 0);
+	SAME(sync->verbs == NULL, 1); /* the wildcard names no device */
+	MINUS_AND(rdma_listen(sync, 1), EOPNOTSUPP);
+	SAME(rdma_destroy_id(sync), 0);
+	rdma_destroy_event_channel(channel);
 }
 
 int main(int argc, char **argv)
@@ -251,6 +306,7 @@ int main(int argc, char **argv)
 	RUN(the_way_back_from_a_datagram());
 	RUN(null_arguments_are_refused());
 	RUN(calls_of_later_releases_refuse());
+	RUN(identifiers_bind_to_our_addresses());
 	SAME(ibv_dealloc_pd(pd), 0);
 	SAME(ibv_close_device(ctx), 0);
 	return verdict();

@@ -29,6 +29,7 @@ if [ "$purpose" = test ]; then
     want tcpdump has tcpdump
     want tshark has tshark
     want nftables has nft
+    want libfabric-bin has fi_info
     want valgrind has valgrind
     want ucx-utils has ucx_perftest
     want libucx-dev test -e /usr/include/ucp/api/ucp.h

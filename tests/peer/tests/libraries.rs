@@ -1,4 +1,4 @@
-//! Libraries and programs that stand on verbs: UCX, Open MPI over UCX. Unmodified; where they check
+//! Libraries and programs that stand on verbs: UCX, libfabric (it lists), Open MPI over UCX. Unmodified; where they check
 //! nothing themselves, a program of ours on top of them does.
 
 use std::os::unix::fs::PermissionsExt;
@@ -40,6 +40,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
     .concat();
     let mut all = vec![Case::new("ucx_lists_rc_and_ud", &perftest, ucx_lists)];
+    let fabric = [&host[..], &[Need::Program("fi_info")]].concat();
+    all.push(Case::new("libfabric_lists_verbs", &fabric, libfabric_lists));
     for tl in TRANSPORTS.iter().copied() {
         all.push(Case::new(
             &format!("ucx_perftest_{tl}"),
@@ -74,6 +76,23 @@ fn ucx_lists() -> Outcome {
             transport,
             ensure(listed, || format!("not on {device}:\n{said}")),
         );
+    }
+    series.end()
+}
+
+/// libfabric asks `rdma_get_devices`, `rdma_create_id` and `rdma_bind_addr` what there is.
+fn libfabric_lists() -> Outcome {
+    let wire = Wire::new(9000)?;
+    let list = wire.a.rocebud("fi_info", &["-p", "verbs"]);
+    let said = list.run()?.succeeded()?;
+    let mut series = Series::default();
+    for (domain, kind) in [("", "FI_EP_MSG"), ("-dgram", "FI_EP_DGRAM")] {
+        let domain = format!("domain: {}{domain}\n", wire.a.device());
+        // an endpoint of that kind in the paragraph of that domain
+        let listed = said
+            .split("provider: ")
+            .any(|p| p.contains(&domain) && p.contains(kind));
+        series.note(kind, ensure(listed, || format!("not in {domain}:\n{said}")));
     }
     series.end()
 }

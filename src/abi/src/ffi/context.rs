@@ -41,6 +41,11 @@ impl Object for Context {
 }
 
 impl Context {
+    /// Is it a context of this device?
+    pub(crate) fn is_of(&self, device: *mut ibv_device) -> bool {
+        self.head.get().context.device == device
+    }
+
     /// The address that C knows the context by.
     pub(crate) fn as_ptr(&self) -> *mut ibv_context {
         self.head.as_ptr().wrapping_byte_add(Self::OFFSET).cast()
@@ -50,9 +55,7 @@ impl Context {
 c_api! {
     /// `ibv_open_device`
     fn ibv_open_device(device: Device) -> Pointer, *mut ibv_context {
-        let verbs = device.verbs().open()?;
-        let command_fd = command::make()?;
-        open_context(device.as_ptr(), verbs, command_fd)
+        open(device)
     }
 
     /// `ibv_close_device`: what is left on the context goes with it, but for what its imports have.
@@ -82,6 +85,13 @@ c_api! {
         context.verbs.query_port(port)?;
         speed.set(u64::from(context.verbs.device_info().speed_mbps / 100))
     }
+}
+
+/// Opens a device of ours.
+pub(crate) fn open(device: &Device) -> Outcome<*mut ibv_context> {
+    let verbs = device.verbs().open()?;
+    let command_fd = command::make()?;
+    open_context(device.as_ptr(), verbs, command_fd)
 }
 
 /// Hands an open device to C, with its command descriptor.

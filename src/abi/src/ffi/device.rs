@@ -77,7 +77,7 @@ pub(crate) fn put(dst: &mut [c_char], text: &str) {
 static KNOWN: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
 
 /// The device objects of a fresh snapshot, in its order.
-fn ours() -> Outcome<Vec<&'static Device>> {
+pub(crate) fn ours() -> Outcome<Vec<&'static Device>> {
     let snapshot = rocebud_verbs::device_list()?;
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(snapshot

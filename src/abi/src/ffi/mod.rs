@@ -7,6 +7,7 @@
 mod entry;
 mod ah;
 mod boundary;
+mod cm;
 mod command;
 mod context;
 mod cq;

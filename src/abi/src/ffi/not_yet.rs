@@ -148,15 +148,10 @@ not_yet! {
     ibv_resolve_eth_l2_from_gid: Code EOPNOTSUPP Context;
 
     // The connection manager.
-    rdma_create_event_channel: Null EOPNOTSUPP Other;
-    rdma_destroy_event_channel: Zero EOPNOTSUPP Other;
     rdma_get_cm_event: Minus EOPNOTSUPP Other;
     rdma_ack_cm_event: Minus EOPNOTSUPP Other;
-    rdma_create_id: Minus EOPNOTSUPP Other;
-    rdma_destroy_id: Minus EOPNOTSUPP Other;
     rdma_create_ep: Minus EOPNOTSUPP Other;
     rdma_destroy_ep: Zero EOPNOTSUPP Other;
-    rdma_bind_addr: Minus EOPNOTSUPP Other;
     rdma_resolve_addr: Minus EOPNOTSUPP Other;
     rdma_resolve_route: Minus EOPNOTSUPP Other;
     rdma_create_qp: Minus EOPNOTSUPP Other;
@@ -177,10 +172,7 @@ not_yet! {
     rdma_join_multicast: Minus EOPNOTSUPP Other;
     rdma_join_multicast_ex: Minus EOPNOTSUPP Other;
     rdma_leave_multicast: Minus EOPNOTSUPP Other;
-    rdma_get_src_port: Zero EOPNOTSUPP Other;
     rdma_get_dst_port: Zero EOPNOTSUPP Other;
-    rdma_get_devices: Null EOPNOTSUPP Other;
-    rdma_free_devices: Zero EOPNOTSUPP Other;
     rdma_set_option: Minus EOPNOTSUPP Other;
     rdma_migrate_id: Minus EOPNOTSUPP Other;
     rdma_getaddrinfo: Minus EOPNOTSUPP Other;
