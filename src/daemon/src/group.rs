@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rocebud_ctl::limits::SEND_SOCKETS_PER_SLOT;
 use rocebud_nic::udp::{
     ROCE_PORT, attach_steering, free_send_socket, receive_buffer_bytes, receive_socket,
+    set_receive_buffer,
 };
 
 /// Slot that no QPN has: marks a position that gets nothing.
@@ -169,9 +170,9 @@ impl Group {
     }
 
     fn add(&mut self, slot: u16, uid: Option<u32>) -> io::Result<()> {
-        let v4 = receive_socket(false, ROCE_PORT, true)?;
+        let v4 = member_socket(false)?;
         let v6 = match self.ipv6 {
-            true => Some(receive_socket(true, ROCE_PORT, true)?),
+            true => Some(member_socket(true)?),
             false => None,
         };
         self.members.push(Member { v4, v6, slot, uid });
@@ -198,6 +199,17 @@ impl Group {
             .flatten();
         fds.map(drain).sum()
     }
+}
+
+/// A receive socket of the group. `ROCEBUD_RCVBUF` asks for another buffer than the largest, to see
+/// how programs do with small ones.
+fn member_socket(v6: bool) -> io::Result<OwnedFd> {
+    let socket = receive_socket(v6, ROCE_PORT, true)?;
+    let wanted = std::env::var("ROCEBUD_RCVBUF").ok();
+    if let Some(bytes) = wanted.and_then(|w| w.parse().ok()) {
+        set_receive_buffer(socket.as_fd(), bytes)?;
+    }
+    Ok(socket)
 }
 
 fn drain(fd: &OwnedFd) -> u64 {

@@ -120,6 +120,13 @@ pub fn receive_buffer_bytes(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(value[0])
 }
 
+/// Gives a receive socket another buffer than the largest one may have; `bytes` of kernel memory.
+pub fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    // The kernel doubles what it is asked for, for its bookkeeping.
+    let half = i32::try_from(bytes / 2).unwrap_or(i32::MAX);
+    set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, half)
+}
+
 /// How full the receive queue is and what it lost. One system call.
 pub fn queue_state(fd: BorrowedFd<'_>) -> io::Result<QueueState> {
     // Words of SO_MEMINFO: rmem_alloc, rcvbuf, wmem_alloc, sndbuf, fwd_alloc, wmem_queued, optmem,
