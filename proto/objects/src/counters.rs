@@ -105,4 +105,6 @@ counters! {
     SocketOverflow = "socket_overflow",
     /// Packets handed on to the slot that owns them.
     Forwarded = "forwarded",
+    /// Dropped: too many at a time to be handed on to the slot that owns them.
+    DropForward = "drop_forward",
 }

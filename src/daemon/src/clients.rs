@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rocebud_ctl::PageSet;
 use rocebud_ctl::fds::{self, PeerIds};
+use rocebud_ctl::forward::Outbox;
 use rocebud_ctl::messages::Role;
 use rocebud_ctl::status::ProcessStatus;
-use rocebud_ctl::{PageSet, channel};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::devices::Now;
@@ -41,6 +42,10 @@ pub(crate) struct Client {
 pub(crate) struct ClientSlot {
     pub(crate) number: u16,
     pub(crate) forward: OwnedFd,
+    /// What the client has not taken yet.
+    pub(crate) outbox: Outbox,
+    /// Its forwarding socket is full, and watched for room.
+    pub(crate) blocked: bool,
 }
 
 /// A page-set and its file.
@@ -89,11 +94,10 @@ impl Client {
             .ok_or_else(|| io::ErrorKind::Other.into())
     }
 
-    /// Sends a frame to the slot's owner. False if that is not possible now.
-    pub(crate) fn forward(&self, slot: u16, message: &[u8]) -> bool {
-        let mut slots = self.slots.iter();
-        let owner = slots.find(|s| s.number == slot);
-        owner.is_some_and(|s| channel::send(&s.forward, message, &[]).is_ok())
+    /// One of its slots, and the position among them.
+    pub(crate) fn slot_mut(&mut self, number: u16) -> Option<(usize, &mut ClientSlot)> {
+        let mut slots = self.slots.iter_mut().enumerate();
+        slots.find(|(_, slot)| slot.number == number)
     }
 
     pub(crate) fn status(&self, now: Now) -> ProcessStatus {

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rocebud_ctl::forward::Outbox;
 use rocebud_ctl::limits::{REQUEST_BYTES_MAX, SLOTS_PER_PROCESS_MAX};
 use rocebud_ctl::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
 use rocebud_ctl::status::{SlotStatus, StatusReport};
@@ -253,6 +254,8 @@ impl Server {
         client.slots.push(ClientSlot {
             number,
             forward: ours,
+            outbox: Outbox::default(),
+            blocked: false,
         });
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rocebud_ctl::{
     CtlError, ErrorKind, SYSTEM_SOCKET, SocketName, channel, fds, report_start, user_socket_name,
 };
+use rocebud_objects::Counter;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
@@ -24,7 +25,7 @@ use crate::limits::{
 use crate::netlink::codec::Message;
 use crate::netlink::{Follower, News};
 use crate::picture::Picture;
-use crate::slot0::Slot0;
+use crate::slot0::{Place, Slot0};
 use crate::slots::Slots;
 use crate::{holder, log, sys};
 
@@ -252,7 +253,10 @@ impl Server {
             Token::Listener => self.accept(),
             Token::Netlink => self.on_netlink(),
             Token::Signals => self.stop = true,
-            Token::Slot0 => self.slot0.receive(&self.slots, &self.clients),
+            Token::Slot0 => {
+                let touched = self.slot0.receive(&self.slots, &mut self.clients);
+                touched.into_iter().for_each(|place| self.flush(place));
+            }
             Token::Control(key) => {
                 if self.hear(key).is_err() {
                     self.drop_client(key);
@@ -269,15 +273,38 @@ impl Server {
         }
     }
 
+    /// There is something to hand on, or room for what waits.
     fn on_forward(&mut self, key: u64, index: usize) {
-        let Some(client) = self.clients.get(&key) else {
+        let place = (key, index);
+        self.flush(place);
+        let (touched, open) = self.slot0.hand_over(place, &self.slots, &mut self.clients);
+        touched.into_iter().for_each(|place| self.flush(place));
+        let client = self.clients.get(&key);
+        if let Some(slot) = client.and_then(|c| c.slots.get(index))
+            && open.is_err()
+        {
+            self.epoll.remove(&slot.forward);
+        }
+    }
+
+    /// Gives a client what waits for it, as much as it takes now.
+    fn flush(&mut self, (key, index): Place) {
+        let client = self.clients.get_mut(&key);
+        let Some(slot) = client.and_then(|c| c.slots.get_mut(index)) else {
             return;
         };
-        let open = self
-            .slot0
-            .hand_over(client, index, &self.slots, &self.clients);
-        if let Some(slot) = client.slots.get(index).filter(|_| !open) {
-            self.epoll.remove(&slot.forward);
+        match slot.outbox.flush(&slot.forward) {
+            Ok(frames) => self.slot0.count(Counter::Forwarded, frames),
+            Err(_) => self.slot0.count(Counter::DropForward, slot.outbox.clear()),
+        }
+        let blocked = !slot.outbox.is_empty();
+        if blocked != slot.blocked {
+            slot.blocked = blocked;
+            let events = if blocked { Events::BOTH } else { Events::IN };
+            // Refused only if the client has closed its end, and then nothing can be sent either.
+            let _ = self
+                .epoll
+                .modify(&slot.forward, Token::Forward(key, index), events);
         }
     }
 
@@ -325,14 +352,17 @@ impl Server {
     /// A process died, closed, or broke the rules: its slots rest, its page-set is kept.
     pub(crate) fn drop_client(&mut self, key: u64) {
         let now = self.now();
-        let Some(client) = self.clients.remove(&key) else {
+        let Some(mut client) = self.clients.remove(&key) else {
             return;
         };
+        for slot in &mut client.slots {
+            self.slot0.count(Counter::DropForward, slot.outbox.clear());
+        }
         for slot in self.slots.release(key, now) {
             self.ledgers.close(client.ids.uid, slot);
             let unread = self.group.close(slot);
-            self.slot0.count(rocebud_objects::Counter::RcvdPkts, unread);
-            self.slot0.count(rocebud_objects::Counter::DropNoQp, unread);
+            self.slot0.count(Counter::RcvdPkts, unread);
+            self.slot0.count(Counter::DropNoQp, unread);
         }
         if client.is_library() {
             log::debug(&format!(
@@ -517,6 +547,7 @@ impl Events {
     pub(crate) const NONE: Self = Self(EventFlags::empty());
     pub(crate) const IN: Self = Self(EventFlags::IN);
     pub(crate) const OUT: Self = Self(EventFlags::OUT);
+    pub(crate) const BOTH: Self = Self(EventFlags::IN.union(EventFlags::OUT));
 }
 
 /// The epoll descriptor, speaking tokens.

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use rocebud_ctl::forward::{HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
+use rocebud_ctl::forward::{Bundle, Header, MESSAGE_BYTES_MAX, unpack};
 use rocebud_nic::udp::{SlotSockets, UdpLink};
 use rocebud_nic::{PacketIo, RxFrame};
 use rocebud_objects::Counter;
 use rustix::io::Errno;
 
-use crate::clients::Client;
+use crate::clients::{Client, ClientSlot};
 use crate::group::Group;
 use crate::limits::FRAMES_PER_TURN;
 use crate::slots::Slots;
@@ -60,90 +60,121 @@ impl Slot0 {
     }
 
     /// Reads what came for slot 0. A frame that has an owner was merged behind another slot's or
-    /// queued before the steering changed; it is handed on.
-    pub(crate) fn receive(&mut self, slots: &Slots, clients: &BTreeMap<u64, Client>) {
-        let mut found = Vec::new();
-        let buf = &mut self.buf;
+    /// queued before the steering changed; it is handed on. Returns whose outboxes to flush.
+    pub(crate) fn receive(
+        &mut self,
+        slots: &Slots,
+        clients: &mut BTreeMap<u64, Client>,
+    ) -> Vec<Place> {
+        let (mut touched, mut received) = (Vec::new(), 0);
+        let (mut malformed, mut nobodys, mut lost) = (0, 0, 0);
         self.link.look_everywhere();
         let outcome = self.link.recv(FRAMES_PER_TURN, &mut |frame: RxFrame<'_>| {
-            found.push(hand_on(&frame, buf, slots, clients));
+            received += 1;
+            let Some(number) = destination_slot(frame.data) else {
+                malformed += 1;
+                return;
+            };
+            let Some((place, slot)) = owner(number, slots, clients) else {
+                nobodys += 1;
+                return;
+            };
+            let header = header_of(&frame);
+            let taken = slot
+                .outbox
+                .add(number, &header, frame.seg_index, frame.data);
+            lost += u64::from(!taken);
+            touch(&mut touched, place);
         });
         if let Err(error) = outcome {
             crate::log::debug(&format!("receiving at slot 0: {error}"));
         }
-        self.count(Counter::RcvdPkts, found.len() as u64);
-        for counter in found {
-            self.count(counter, 1);
-        }
+        self.count(Counter::RcvdPkts, received);
+        self.count(Counter::DropMalformed, malformed);
+        self.count(Counter::DropNoQp, nobodys);
+        self.count(Counter::DropForward, lost);
+        touched
     }
 
     /// Takes what a client wants handed on. Only to processes of the same user: the header's
-    /// source address is the sender's word. False when the client has closed its end.
+    /// source address is the sender's word. Returns whose outboxes to flush; an error when the
+    /// client has closed its end.
     pub(crate) fn hand_over(
         &mut self,
-        from: &Client,
-        slot_index: usize,
+        (from, index): Place,
         slots: &Slots,
-        clients: &BTreeMap<u64, Client>,
-    ) -> bool {
-        let Some(slot) = from.slots.get(slot_index) else {
-            return false;
-        };
+        clients: &mut BTreeMap<u64, Client>,
+    ) -> (Vec<Place>, Result<(), Closed>) {
+        let mut touched = Vec::new();
         for _ in 0..FRAMES_PER_TURN {
+            let client = clients.get(&from);
+            let Some((client, slot)) = client.and_then(|c| Some((c, c.slots.get(index)?))) else {
+                return (touched, Err(Closed));
+            };
             let got = match rocebud_ctl::channel::recv(&slot.forward, &mut self.buf) {
                 Ok(got) if got.bytes > 0 => got,
-                Err(Errno::AGAIN) => return true,
-                Ok(_) | Err(_) => return false,
+                Err(Errno::AGAIN) => return (touched, Ok(())),
+                Ok(_) | Err(_) => return (touched, Err(Closed)),
             };
+            let uid = client.ids.uid;
             let message = self.buf.get(..got.bytes).unwrap_or_default();
-            let frame = Header::decode(message).map(|(_, frame)| frame);
-            let counter = match frame.map(destination_slot) {
-                None | Some(None) => Counter::DropMalformed,
-                Some(Some(slot)) => {
-                    let owner = slots.owner(slot).and_then(|key| clients.get(&key));
-                    match owner.filter(|owner| owner.ids.uid == from.ids.uid) {
-                        Some(owner) if owner.forward(slot, message) => Counter::Forwarded,
-                        Some(_) => Counter::SocketOverflow,
-                        None => Counter::DropNoQp,
-                    }
-                }
+            // Whoever gets the message looks at each frame again, so the first one decides.
+            let first = unpack(message).and_then(|(_, mut frames)| frames.next());
+            let number = first.and_then(|(_, frame)| destination_slot(frame));
+            let bundle = number.and_then(|number| Bundle::from_message(number, message));
+            let Some(bundle) = bundle else {
+                self.count(Counter::DropMalformed, 1);
+                continue;
             };
-            self.count(counter, 1);
+            let (number, frames) = (bundle.slot(), bundle.frames());
+            let of_user = |key| clients.get(&key).is_some_and(|c| c.ids.uid == uid);
+            if !slots.owner(number).is_some_and(of_user) {
+                self.count(Counter::DropNoQp, frames);
+                continue;
+            }
+            let taken = owner(number, slots, clients).is_some_and(|(place, slot)| {
+                touch(&mut touched, place);
+                slot.outbox.push(bundle)
+            });
+            if !taken {
+                self.count(Counter::DropForward, frames);
+            }
         }
-        true
+        (touched, Ok(()))
     }
 }
 
-fn hand_on(
-    frame: &RxFrame<'_>,
-    buf: &mut [u8],
+/// A client's key, and which of its slots.
+pub(crate) type Place = (u64, usize);
+
+/// The client has closed its end of a forwarding socket.
+#[derive(Debug)]
+pub(crate) struct Closed;
+
+fn owner<'a>(
+    number: u16,
     slots: &Slots,
-    clients: &BTreeMap<u64, Client>,
-) -> Counter {
-    let Some(slot) = destination_slot(frame.data) else {
-        return Counter::DropMalformed;
-    };
-    let Some(owner) = slots.owner(slot).and_then(|key| clients.get(&key)) else {
-        return Counter::DropNoQp;
-    };
-    let header = Header {
+    clients: &'a mut BTreeMap<u64, Client>,
+) -> Option<(Place, &'a mut ClientSlot)> {
+    let key = slots.owner(number)?;
+    let (index, slot) = clients.get_mut(&key)?.slot_mut(number)?;
+    Some(((key, index), slot))
+}
+
+fn touch(touched: &mut Vec<Place>, place: Place) {
+    if !touched.contains(&place) {
+        touched.push(place);
+    }
+}
+
+fn header_of(frame: &RxFrame<'_>) -> Header {
+    Header {
         src: frame.src,
         dst: frame.dst,
         ifindex: frame.ifindex,
         traffic_class: frame.traffic_class,
         hop_limit: frame.hop_limit,
-        seg_index: frame.seg_index,
         batch_len: frame.batch_len,
-    };
-    let Some(message) = buf.get_mut(..HEADER_BYTES + frame.data.len()) else {
-        return Counter::DropMalformed;
-    };
-    let (head, body) = message.split_at_mut(HEADER_BYTES);
-    head.copy_from_slice(&header.encode());
-    body.copy_from_slice(frame.data);
-    match owner.forward(slot, message) {
-        true => Counter::Forwarded,
-        false => Counter::SocketOverflow,
     }
 }
 

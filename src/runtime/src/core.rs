@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use rocebud_ctl::{PageSet, SlotGrant, forward};
+use rocebud_ctl::forward::{self, Outbox};
+use rocebud_ctl::{PageSet, SlotGrant};
 use rocebud_engine::{Node, NodeConfig};
 use rocebud_mem::Guard;
 use rocebud_nic::udp::{SlotSockets, UdpLink};
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     pub(crate) flow: Flow,
     forwards: Vec<OwnedFd>,
     forward_buf: Vec<u8>,
+    /// Frames of other processes on their way to the daemon.
+    outbox: Outbox,
     tx: Tx,
     hooks: Hooks,
     lost: u64,
@@ -103,6 +106,7 @@ impl Core {
             flow: Flow::default(),
             forwards: Vec::new(),
             forward_buf: Vec::new(),
+            outbox: Outbox::default(),
             tx: Tx::new(),
             hooks: Hooks::from_environment(),
             lost: 0,
@@ -258,7 +262,7 @@ impl Core {
             node: &mut self.node,
             hooks: &mut self.hooks,
             qpns: &self.qpns,
-            forward: self.forwards.first(),
+            outbox: Some(&mut self.outbox),
         };
         let received = link
             .recv(RX_BATCHES, &mut |frame| {
@@ -273,10 +277,26 @@ impl Core {
             world.flow.dry();
         }
         let due = self.losses_due_ns <= world.now.0;
+        if !self.outbox.is_empty() {
+            self.hand_on(shared);
+        }
         if due || received != 0 {
             self.count_losses(shared, due);
         }
         received
+    }
+
+    /// Gives the daemon what belongs to others, as much as it takes now.
+    fn hand_on(&mut self, shared: &Shared) {
+        let count = |counter, n| {
+            let cell = shared.pages.counter(counter);
+            cell.fetch_add(n, Ordering::Relaxed);
+        };
+        let sent = self.forwards.first().map(|fd| self.outbox.flush(fd));
+        match sent {
+            Some(Ok(frames)) => count(Counter::Forwarded, frames),
+            Some(Err(_)) | None => count(Counter::DropForward, self.outbox.clear()),
+        }
     }
 
     /// Counts what the kernel dropped; with `ask` also what it has not told yet.
@@ -317,34 +337,37 @@ impl Core {
             node: &mut self.node,
             hooks: &mut self.hooks,
             qpns: &self.qpns,
-            forward: None,
+            outbox: None,
         };
         let mut received = 0;
         for fd in &self.forwards {
             while received < FORWARDED_MAX {
-                let Ok(Some((header, data))) = forward::recv(fd, &mut self.forward_buf) else {
+                let Ok(Some((header, frames))) = forward::recv(fd, &mut self.forward_buf) else {
                     break;
                 };
-                received += 1;
-                let frame = RxFrame {
-                    data,
-                    src: header.src,
-                    dst: header.dst,
-                    ifindex: header.ifindex,
-                    traffic_class: header.traffic_class,
-                    hop_limit: header.hop_limit,
-                    seg_index: header.seg_index,
-                    batch_len: header.batch_len,
-                };
-                rx.frame(&frame, &mut world);
+                for (seg_index, data) in frames {
+                    received += 1;
+                    let frame = RxFrame {
+                        data,
+                        src: header.src,
+                        dst: header.dst,
+                        ifindex: header.ifindex,
+                        traffic_class: header.traffic_class,
+                        hop_limit: header.hop_limit,
+                        seg_index,
+                        batch_len: header.batch_len,
+                    };
+                    rx.frame(&frame, &mut world);
+                }
             }
         }
+        world.flow.enter_read();
         received
     }
 
     /// When the next turn must happen even if nothing arrives.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        let waits = self.tx.is_stuck() || self.node.has_held();
+        let waits = self.tx.is_stuck() || self.node.has_held() || !self.outbox.is_empty();
         let retry = waits.then(|| now().0 + STUCK_RETRY_NS);
         let losses = Some(self.losses_due_ns).filter(|at| *at != u64::MAX);
         let timer = self.node.next_timeout().map(|at| at.0);

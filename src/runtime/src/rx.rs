@@ -2,9 +2,8 @@
 //! application memory.
 
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 
-use rocebud_ctl::forward;
+use rocebud_ctl::forward::{Header, Outbox};
 use rocebud_ctl::page::QpCount;
 use rocebud_engine::{Node, RxMeta};
 use rocebud_nic::RxFrame;
@@ -21,7 +20,7 @@ pub(crate) struct Rx<'a> {
     pub(crate) hooks: &'a mut Hooks,
     pub(crate) qpns: &'a QpnPool,
     /// To the daemon, for frames of other processes; not there for frames that it gave us.
-    pub(crate) forward: Option<&'a OwnedFd>,
+    pub(crate) outbox: Option<&'a mut Outbox>,
 }
 
 impl Rx<'_> {
@@ -37,7 +36,7 @@ impl Rx<'_> {
         };
         let qpn = packet.bth.dest_qp;
         if qpn != Qpn::MULTICAST && !self.qpns.owns(qpn) {
-            return self.pass_on(frame, world);
+            return self.pass_on(frame, qpn.slot(), world);
         }
         world.flow.received(qpn, frame.data.len());
         let Some((id, flags)) = verify(frame) else {
@@ -62,27 +61,24 @@ impl Rx<'_> {
     }
 
     /// Steering looks at the first segment of a merged batch only; others may be somebody else's.
-    fn pass_on(&self, frame: &RxFrame<'_>, world: &World<'_>) {
-        let header = forward::Header {
+    fn pass_on(&mut self, frame: &RxFrame<'_>, slot: u16, world: &World<'_>) {
+        let header = Header {
             src: frame.src,
             dst: frame.dst,
             ifindex: frame.ifindex,
             traffic_class: frame.traffic_class,
             hop_limit: frame.hop_limit,
-            seg_index: frame.seg_index,
             batch_len: frame.batch_len,
         };
-        let passed = self
-            .forward
-            .is_some_and(|fd| forward::send(fd, &header, frame.data).is_ok());
-        world.add(
-            if passed {
-                Counter::Forwarded
-            } else {
-                Counter::DropNoQp
-            },
-            1,
-        );
+        match &mut self.outbox {
+            // What the daemon gave us and is not ours is nobody's.
+            None => world.add(Counter::DropNoQp, 1),
+            Some(outbox) => {
+                if !outbox.add(slot, &header, frame.seg_index, frame.data) {
+                    world.add(Counter::DropForward, 1);
+                }
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rocebud_ctl::forward::{self, Header};
+use rocebud_ctl::forward::{self, Bundle, Header};
 use rocebud_ctl::messages::{Hello, Role, VERSION};
 use rocebud_ctl::page::QpIdentity;
 use rocebud_ctl::{
@@ -41,7 +41,8 @@ fn actor() {
         let client = Client::connect(&name, Role::Library).expect("connect");
         let grant = client.take_slot().expect("slot");
         let qpn = qpn.parse().expect("QPN");
-        forward::send(&grant.forward, &header(), &frame(qpn)).expect("send");
+        let bundle = bundle(&frame(qpn));
+        forward::send(&grant.forward, bundle.message()).expect("send");
         println!("ready {}", grant.slot);
         return until_killed();
     }
@@ -142,9 +143,13 @@ fn header() -> Header {
         ifindex: 1,
         traffic_class: 2,
         hop_limit: 64,
-        seg_index: 3,
         batch_len: 9,
     }
+}
+
+fn bundle(frame: &[u8]) -> Bundle {
+    let slot = u16::from_be_bytes([frame[5], frame[6]]) >> 4;
+    Bundle::new(slot, &header(), 0, frame).expect("bundle")
 }
 
 #[test]
@@ -249,12 +254,41 @@ fn a_frame_at_the_wrong_slot_reaches_its_owner_through_the_daemon() {
     let (a, b) = (connect(), connect());
     let (from, to) = (a.take_slot().expect("slot"), b.take_slot().expect("slot"));
     let sent = frame(u32::from(to.slot) << 12 | 1);
-    forward::send(&from.forward, &header(), &sent).expect("send");
+    forward::send(&from.forward, bundle(&sent).message()).expect("send");
     let deadline = Instant::now() + Duration::from_secs(2);
     assert!(channel::wait_readable(&to.forward, deadline));
     let mut buf = vec![0; forward::MESSAGE_BYTES_MAX];
     let got = forward::recv(&to.forward, &mut buf).expect("recv");
-    assert_eq!(got, Some((header(), &sent[..])));
+    let (told, mut frames) = got.expect("frames");
+    assert_eq!(told, header());
+    assert_eq!(frames.next(), Some((0, &sent[..])));
+    assert_eq!(frames.next(), None);
+}
+
+/// A process that has no turn for a while loses nothing of what others hand on to it.
+#[test]
+fn frames_wait_for_an_owner_that_is_slow() {
+    if !enter() {
+        return;
+    }
+    let (a, b) = (connect(), connect());
+    let (from, to) = (a.take_slot().expect("slot"), b.take_slot().expect("slot"));
+    let mut sent = frame(u32::from(to.slot) << 12 | 1);
+    sent.resize(4000, 7);
+    let bundles = 300;
+    for _ in 0..bundles {
+        wait(2, "the daemon takes it", || {
+            forward::send(&from.forward, bundle(&sent).message()).ok()
+        });
+    }
+    let mut buf = vec![0; forward::MESSAGE_BYTES_MAX];
+    for n in 0..bundles {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        assert!(channel::wait_readable(&to.forward, deadline), "{n}");
+        let got = forward::recv(&to.forward, &mut buf).expect("recv");
+        let (_, frames) = got.expect("frames");
+        assert!(frames.eq([(0, &sent[..])]));
+    }
 }
 
 #[test]
@@ -276,7 +310,8 @@ fn nobody_speaks_to_another_users_queue_pairs_with_a_made_up_source() {
             .then_some(())
     });
     let mut buf = vec![0; forward::MESSAGE_BYTES_MAX];
-    assert_eq!(forward::recv(&to.forward, &mut buf).expect("recv"), None);
+    let got = forward::recv(&to.forward, &mut buf).expect("recv");
+    assert!(got.is_none());
 }
 
 #[test]
