@@ -11,10 +11,11 @@ use rocebud_ctl::fds::{self, PeerIds};
 use rocebud_ctl::forward::Outbox;
 use rocebud_ctl::messages::Role;
 use rocebud_ctl::status::ProcessStatus;
+use rocebud_nic::udp::set_send_buffer;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::devices::Now;
-use crate::limits::DEAD_MAX;
+use crate::limits::{DEAD_MAX, FORWARDING_BYTES};
 
 /// A connection.
 #[derive(Debug)]
@@ -112,6 +113,15 @@ impl Client {
             has_pages: self.pages.is_some(),
         }
     }
+}
+
+/// A pair for frames: with room for some dozen batches, where that may be had.
+pub(crate) fn forwarding_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = message_pair()?;
+    for end in [&ours, &theirs] {
+        set_send_buffer(end.as_fd(), FORWARDING_BYTES)?;
+    }
+    Ok((ours, theirs))
 }
 
 /// A pair of sockets that keep message boundaries: ours (non-blocking) and the client's.

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rocebud_ctl::limits::SEND_SOCKETS_PER_SLOT;
 use rocebud_nic::udp::{
-    ROCE_PORT, attach_steering, free_send_socket, receive_buffer_bytes, receive_socket,
-    set_receive_buffer,
+    ROCE_PORT, SlotSockets, attach_steering, free_send_socket, queue_state, receive_buffer_bytes,
+    receive_socket, set_receive_buffer,
 };
 
 /// Slot that no QPN has: marks a position that gets nothing.
@@ -31,6 +31,36 @@ struct Member {
     slot: u16,
     /// The only user that may have it; `None` for position 0.
     uid: Option<u32>,
+    /// The kernel's count of drops when it was opened.
+    drops_before: u32,
+}
+
+impl Member {
+    /// Its sockets once more, for receiving.
+    fn sockets(&self) -> io::Result<SlotSockets> {
+        Ok(SlotSockets {
+            recv_v4: self.v4.try_clone()?,
+            recv_v6: self.v6.as_ref().map(OwnedFd::try_clone).transpose()?,
+            send_v4: Vec::new(),
+            send_v6: Vec::new(),
+        })
+    }
+
+    /// Datagrams dropped because a socket was full. Wraps.
+    fn drops(&self) -> u32 {
+        let of = |fd: &OwnedFd| queue_state(fd.as_fd()).map_or(0, |state| state.drops);
+        let v6 = self.v6.as_ref().map_or(0, of);
+        of(&self.v4).wrapping_add(v6)
+    }
+}
+
+/// What was found in the sockets of a slot that ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Closing {
+    /// Datagrams that the kernel had no room for.
+    pub(crate) overflown: u64,
+    /// Datagrams thrown away unread.
+    pub(crate) unread: u64,
 }
 
 /// See the module.
@@ -85,12 +115,9 @@ impl Group {
     }
 
     /// Position 0: the daemon's own sockets, once more, for receiving.
-    pub(crate) fn own_sockets(&self) -> io::Result<Option<(OwnedFd, Option<OwnedFd>)>> {
-        let Some(own) = self.members.first() else {
-            return Ok(None);
-        };
-        let v6 = own.v6.as_ref().map(OwnedFd::try_clone).transpose()?;
-        Ok(Some((own.v4.try_clone()?, v6)))
+    pub(crate) fn own_sockets(&self) -> io::Result<SlotSockets> {
+        let own = self.members.first().ok_or(io::ErrorKind::NotFound)?;
+        own.sockets()
     }
 
     /// Position 0, for polling.
@@ -138,6 +165,9 @@ impl Group {
             None => return Err(NoSockets::Full),
         };
         self.drain(position);
+        if let Some(member) = self.members.get_mut(position) {
+            member.drops_before = member.drops();
+        }
         self.serve(position, slot).map_err(NoSockets::Os)?;
         let Some(member) = self.members.get(position) else {
             return Err(NoSockets::Full);
@@ -150,16 +180,29 @@ impl Group {
         })
     }
 
-    /// Ends the service of `slot`: its frames go to position 0 from now on. Returns how many
-    /// datagrams were thrown away unread.
-    pub(crate) fn close(&mut self, slot: u16) -> u64 {
+    /// Ends the service of `slot`: its frames go to position 0 from now on. `rest` gets its
+    /// sockets, to read what may belong to others; what is left then is thrown away.
+    pub(crate) fn close(&mut self, slot: u16, rest: impl FnOnce(SlotSockets)) -> Closing {
         let Some(position) = self.position(slot) else {
-            return 0;
+            return Closing::default();
         };
         if let Err(error) = self.serve(position, NOBODY) {
             crate::log::warn(&format!("slot {slot:#x} is still steered to: {error}"));
         }
-        self.drain(position)
+        let overflown = self.overflown(position);
+        if let Some(Ok(sockets)) = self.members.get(position).map(Member::sockets) {
+            rest(sockets);
+        }
+        Closing {
+            overflown,
+            unread: self.drain(position),
+        }
+    }
+
+    /// Datagrams that the sockets of a position were too full for since it was opened.
+    fn overflown(&self, position: usize) -> u64 {
+        let member = self.members.get(position);
+        member.map_or(0, |m| u64::from(m.drops().wrapping_sub(m.drops_before)))
     }
 
     fn serve(&mut self, position: usize, slot: u16) -> io::Result<()> {
@@ -175,7 +218,13 @@ impl Group {
             true => Some(member_socket(true)?),
             false => None,
         };
-        self.members.push(Member { v4, v6, slot, uid });
+        self.members.push(Member {
+            v4,
+            v6,
+            slot,
+            uid,
+            drops_before: 0,
+        });
         Ok(())
     }
 

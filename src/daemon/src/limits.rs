@@ -29,6 +29,13 @@ pub(crate) const REQUESTS_PER_TURN: usize = 16;
 /// Frames taken from one client's forwarding socket, or batches from slot 0, in a turn.
 pub(crate) const FRAMES_PER_TURN: usize = 64;
 
+/// Send buffer of a forwarding socket, each way: some dozen full batches.
+pub(crate) const FORWARDING_BYTES: u32 = 4 << 20;
+
+/// Times [`FRAMES_PER_TURN`] batches that are read of what a dead process left unread: some ten
+/// milliseconds' work. What lies behind them is thrown away unseen.
+pub(crate) const REST_ROUNDS_MAX: usize = 16;
+
 /// How long a connection may stay without a greeting.
 pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(5);
 

@@ -10,7 +10,7 @@ use rocebud_ctl::status::{SlotStatus, StatusReport};
 use rocebud_ctl::{CtlError, ErrorKind, channel};
 use rustix::io::Errno;
 
-use crate::clients::{ClientSlot, message_pair, millis};
+use crate::clients::{ClientSlot, forwarding_pair, message_pair, millis};
 use crate::devices::SETTLE_MAX;
 use crate::group::NoSockets;
 use crate::limits::{CLIENTS_MAX, CLIENTS_PER_USER_MAX, REQUESTS_PER_TURN};
@@ -203,13 +203,13 @@ impl Server {
             self.ledgers.close(client.ids.uid, number);
         }
         self.slots.undo(number);
-        self.group.close(number);
+        self.group.close(number, drop);
     }
 
     fn send_slot(&mut self, key: u64, number: u16, chance: u32) -> Result<(), Refused> {
         let rcvbuf_bytes = self.group.rcvbuf_bytes();
         let client = self.clients.get_mut(&key).ok_or(Refused::Drop)?;
-        let (ours, theirs) = message_pair().map_err(|e| os("making a pair of sockets", e))?;
+        let (ours, theirs) = forwarding_pair().map_err(|e| os("making a pair of sockets", e))?;
         let fds = match self
             .group
             .open(number, client.ids.uid, chance.rotate_left(16))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rocebud_ctl::{
@@ -20,7 +21,7 @@ use crate::group::Group;
 use crate::ledgers::Ledgers;
 use crate::limits::{
     ACCEPT_PAUSE, CONNECTIONS_MAX, HELLO_WAIT, LINGER, LINGER_AT_START, LINGER_TO_EXPLAIN,
-    LOOK_AGAIN, PORT_WAIT,
+    LOOK_AGAIN, PORT_WAIT, REST_ROUNDS_MAX,
 };
 use crate::netlink::codec::Message;
 use crate::netlink::{Follower, News};
@@ -273,6 +274,41 @@ impl Server {
         }
     }
 
+    /// What a client that is gone had given us for others still reaches them.
+    fn hand_over_rest(&mut self, key: u64) {
+        let slots = self.clients.get(&key).map_or(0, |c| c.slots.len());
+        for index in 0..slots {
+            for _ in 0..REST_ROUNDS_MAX {
+                let place = (key, index);
+                let (touched, open) = self.slot0.hand_over(place, &self.slots, &mut self.clients);
+                let dry = touched.is_empty() || open.is_err();
+                touched.into_iter().for_each(|place| self.flush(place));
+                if dry {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Ends the service of a slot of a client that is gone. What others have in its sockets is
+    /// handed on; what the kernel dropped there is counted, as the client may not have had the time.
+    fn close(&mut self, slot: u16, client: &Client) {
+        let mut touched = Vec::new();
+        let closing = self.group.close(slot, |sockets| {
+            let (slots, clients) = (&self.slots, &mut self.clients);
+            touched = self.slot0.receive_rest(sockets, slots, clients);
+        });
+        touched.into_iter().for_each(|place| self.flush(place));
+        self.slot0.count(Counter::RcvdPkts, closing.unread);
+        self.slot0.count(Counter::DropNoQp, closing.unread);
+        if let [_only] = client.slots.as_slice()
+            && let Some(pages) = &client.pages
+        {
+            let counter = pages.set.counter(Counter::SocketOverflow);
+            counter.fetch_max(closing.overflown, Ordering::Relaxed);
+        }
+    }
+
     /// There is something to hand on, or room for what waits.
     fn on_forward(&mut self, key: u64, index: usize) {
         let place = (key, index);
@@ -352,6 +388,7 @@ impl Server {
     /// A process died, closed, or broke the rules: its slots rest, its page-set is kept.
     pub(crate) fn drop_client(&mut self, key: u64) {
         let now = self.now();
+        self.hand_over_rest(key);
         let Some(mut client) = self.clients.remove(&key) else {
             return;
         };
@@ -360,9 +397,7 @@ impl Server {
         }
         for slot in self.slots.release(key, now) {
             self.ledgers.close(client.ids.uid, slot);
-            let unread = self.group.close(slot);
-            self.slot0.count(Counter::RcvdPkts, unread);
-            self.slot0.count(Counter::DropNoQp, unread);
+            self.close(slot, &client);
         }
         if client.is_library() {
             log::debug(&format!(

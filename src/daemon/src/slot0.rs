@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::clients::{Client, ClientSlot};
 use crate::group::Group;
-use crate::limits::FRAMES_PER_TURN;
+use crate::limits::{FRAMES_PER_TURN, REST_ROUNDS_MAX};
 use crate::slots::Slots;
 
 /// The daemon's own sockets and what it counted.
@@ -24,13 +24,7 @@ pub(crate) struct Slot0 {
 
 impl Slot0 {
     pub(crate) fn new(group: &Group) -> io::Result<Self> {
-        let (recv_v4, recv_v6) = group.own_sockets()?.ok_or(io::ErrorKind::NotFound)?;
-        let link = UdpLink::new(SlotSockets {
-            recv_v4,
-            recv_v6,
-            send_v4: Vec::new(),
-            send_v6: Vec::new(),
-        })?;
+        let link = UdpLink::new(group.own_sockets()?)?;
         Ok(Self {
             link,
             counts: BTreeMap::new(),
@@ -66,34 +60,45 @@ impl Slot0 {
         slots: &Slots,
         clients: &mut BTreeMap<u64, Client>,
     ) -> Vec<Place> {
-        let (mut touched, mut received) = (Vec::new(), 0);
-        let (mut malformed, mut nobodys, mut lost) = (0, 0, 0);
+        let mut found = Found::default();
         self.link.look_everywhere();
         let outcome = self.link.recv(FRAMES_PER_TURN, &mut |frame: RxFrame<'_>| {
-            received += 1;
-            let Some(number) = destination_slot(frame.data) else {
-                malformed += 1;
-                return;
-            };
-            let Some((place, slot)) = owner(number, slots, clients) else {
-                nobodys += 1;
-                return;
-            };
-            let header = header_of(&frame);
-            let taken = slot
-                .outbox
-                .add(number, &header, frame.seg_index, frame.data);
-            lost += u64::from(!taken);
-            touch(&mut touched, place);
+            found.take(&frame, slots, clients);
         });
         if let Err(error) = outcome {
             crate::log::debug(&format!("receiving at slot 0: {error}"));
         }
-        self.count(Counter::RcvdPkts, received);
-        self.count(Counter::DropMalformed, malformed);
-        self.count(Counter::DropNoQp, nobodys);
-        self.count(Counter::DropForward, lost);
-        touched
+        self.settle(found)
+    }
+
+    /// Reads what a process that has gone left in its sockets: others' frames may be among its
+    /// own. Returns whose outboxes to flush.
+    pub(crate) fn receive_rest(
+        &mut self,
+        sockets: SlotSockets,
+        slots: &Slots,
+        clients: &mut BTreeMap<u64, Client>,
+    ) -> Vec<Place> {
+        let mut found = Found::default();
+        let Ok(mut link) = UdpLink::new(sockets) else {
+            return Vec::new();
+        };
+        for _ in 0..REST_ROUNDS_MAX {
+            link.look_everywhere();
+            let mut take = |frame: RxFrame<'_>| found.take(&frame, slots, clients);
+            if !matches!(link.recv(FRAMES_PER_TURN, &mut take), Ok(1..)) {
+                break;
+            }
+        }
+        self.settle(found)
+    }
+
+    fn settle(&mut self, found: Found) -> Vec<Place> {
+        self.count(Counter::RcvdPkts, found.received);
+        self.count(Counter::DropMalformed, found.malformed);
+        self.count(Counter::DropNoQp, found.nobodys);
+        self.count(Counter::DropForward, found.lost);
+        found.touched
     }
 
     /// Takes what a client wants handed on. Only to processes of the same user: the header's
@@ -141,6 +146,36 @@ impl Slot0 {
             }
         }
         (touched, Ok(()))
+    }
+}
+
+/// Frames read by the daemon, and what became of them.
+#[derive(Debug, Default)]
+struct Found {
+    received: u64,
+    malformed: u64,
+    nobodys: u64,
+    lost: u64,
+    touched: Vec<Place>,
+}
+
+impl Found {
+    fn take(&mut self, frame: &RxFrame<'_>, slots: &Slots, clients: &mut BTreeMap<u64, Client>) {
+        self.received += 1;
+        let Some(number) = destination_slot(frame.data) else {
+            self.malformed += 1;
+            return;
+        };
+        let Some((place, slot)) = owner(number, slots, clients) else {
+            self.nobodys += 1;
+            return;
+        };
+        let header = header_of(frame);
+        let taken = slot
+            .outbox
+            .add(number, &header, frame.seg_index, frame.data);
+        self.lost += u64::from(!taken);
+        touch(&mut self.touched, place);
     }
 }
 

@@ -44,6 +44,12 @@ const LOSSES_KNOWN_NS: u64 = 100_000_000;
 const POSTS_AT_ONCE: u32 = 2;
 const POSTS_WAITING_MAX: u32 = 32;
 
+/// How long a program that ends tries to hand on what belongs to others: since the daemon last
+/// took something, and altogether; and the pauses.
+const LAST_WAIT_NS: u64 = 200_000_000;
+const LAST_WAIT_MAX_NS: u64 = 2_000_000_000;
+const LAST_PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
+
 /// Frames taken from the daemon in one turn.
 const FORWARDED_MAX: usize = 64;
 
@@ -286,17 +292,19 @@ impl Core {
         received
     }
 
-    /// Gives the daemon what belongs to others, as much as it takes now.
-    fn hand_on(&mut self, shared: &Shared) {
+    /// Gives the daemon what belongs to others, as much as it takes now. Returns frames.
+    fn hand_on(&mut self, shared: &Shared) -> u64 {
         let count = |counter, n| {
             let cell = shared.pages.counter(counter);
             cell.fetch_add(n, Ordering::Relaxed);
         };
         let sent = self.forwards.first().map(|fd| self.outbox.flush(fd));
-        match sent {
-            Some(Ok(frames)) => count(Counter::Forwarded, frames),
-            Some(Err(_)) | None => count(Counter::DropForward, self.outbox.clear()),
-        }
+        let Some(Ok(frames)) = sent else {
+            count(Counter::DropForward, self.outbox.clear());
+            return 0;
+        };
+        count(Counter::Forwarded, frames);
+        frames
     }
 
     /// Counts what the kernel dropped; with `ask` also what it has not told yet.
@@ -318,6 +326,17 @@ impl Core {
     pub(crate) fn say_the_last(&mut self, shared: &Shared) {
         self.transmit(shared);
         self.count_losses(shared, true);
+        let start = now().0;
+        let mut deadline = start + LAST_WAIT_NS;
+        while !self.outbox.is_empty() && now().0 < deadline {
+            if self.hand_on(shared) != 0 {
+                deadline = (now().0 + LAST_WAIT_NS).min(start + LAST_WAIT_MAX_NS);
+            }
+            std::thread::sleep(LAST_PAUSE);
+        }
+        let lost = self.outbox.clear();
+        let cell = shared.pages.counter(Counter::DropForward);
+        cell.fetch_add(lost, Ordering::Relaxed);
     }
 
     /// Takes frames that arrived at other processes' sockets. Returns how many.

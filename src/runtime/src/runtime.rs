@@ -81,14 +81,23 @@ const FORKED: Misuse = Misuse::new(
     "verbs objects belong to the process that made them, not to a child made by fork",
 );
 
+/// How often a program that exits looks whether the engine is free, and the pauses: 100 ms.
+const EXIT_TRIES: usize = 1000;
+const EXIT_PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
+
 /// A program may exit with its last receive just taken: the ACK must not die with it, or the peer
-/// reports a failure that never was. Waits for nobody, since other threads may be stopped anywhere.
+/// reports a failure that never was. Waits a little for a thread that is just at it, and not for
+/// ever, since threads may be stopped anywhere (this one too: in a signal handler).
 extern "C" fn say_what_is_due() {
     let Some(runtime) = current::get() else {
         return;
     };
-    if let Some(mut core) = try_lock(&runtime.core) {
-        core.say_the_last(&runtime.shared);
+    for _ in 0..EXIT_TRIES {
+        if let Some(mut core) = try_lock(&runtime.core) {
+            core.say_the_last(&runtime.shared);
+            return;
+        }
+        std::thread::sleep(EXIT_PAUSE);
     }
 }
 

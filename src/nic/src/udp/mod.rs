@@ -13,7 +13,7 @@ mod sys;
 
 pub use sockets::{
     QueueState, SEND_PORT_MIN, SlotSockets, bound_port, free_send_socket, queue_state,
-    receive_buffer_bytes, receive_socket, send_socket, set_receive_buffer,
+    receive_buffer_bytes, receive_socket, send_socket, set_receive_buffer, set_send_buffer,
 };
 pub use steering::{SLOTS_MAX, attach_steering};
 

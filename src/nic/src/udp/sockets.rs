@@ -127,6 +127,12 @@ pub fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, half)
 }
 
+/// Gives a socket of any kind a send buffer of `bytes`, or the largest that it may have.
+pub fn set_send_buffer(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)
+}
+
 /// How full the receive queue is and what it lost. One system call.
 pub fn queue_state(fd: BorrowedFd<'_>) -> io::Result<QueueState> {
     // Words of SO_MEMINFO: rmem_alloc, rcvbuf, wmem_alloc, sndbuf, fwd_alloc, wmem_queued, optmem,
