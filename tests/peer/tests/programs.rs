@@ -65,6 +65,7 @@ pub(crate) fn cases() -> Vec<Case> {
         &wire,
         atomics_on_four_qps,
     ));
+    all.push(Case::new("perftest_xrc_veth_9000", &wire, xrc));
     all
 }
 
@@ -190,6 +191,19 @@ fn message_sizes(mtu: u32) -> Outcome {
                 stage.run(&Program::perftest(name, family, &args)),
             );
         }
+    }
+    series.end()
+}
+
+fn xrc() -> Outcome {
+    let stage = Place::Veth(9000).open()?;
+    let mut series = Series::default();
+    let args = ["-F", "-c", "XRC", "-q", "2", "-n", "300"];
+    let programs = PERFTEST.iter().filter(|n| n.ends_with("_bw"));
+    // families take turns
+    for (name, family) in programs.zip(FAMILIES.iter().cycle()) {
+        let ran = stage.run(&Program::perftest(name, *family, &args));
+        series.note(&format!("{name} {family:?}"), ran);
     }
     series.end()
 }
