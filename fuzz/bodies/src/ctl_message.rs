@@ -53,12 +53,14 @@ where
     }
 }
 
-/// Any bytes as a frame that was handed on.
+/// Any bytes as frames that were handed on.
 fn forwarded(bytes: &[u8]) {
-    if let Some((header, frame)) = forward::Header::decode(bytes) {
-        assert_eq!(frame.len() + forward::HEADER_BYTES, bytes.len());
-        let mut again = header.encode().to_vec();
-        again.extend_from_slice(frame);
-        assert_eq!(forward::Header::decode(&again), Some((header, frame)));
-    }
+    let Some((header, frames)) = forward::unpack(bytes) else {
+        return;
+    };
+    let mut again = header.encode().to_vec();
+    again.extend_from_slice(&bytes[forward::HEADER_BYTES..]);
+    let (header_again, frames_again) = forward::unpack(&again).expect("what was read");
+    assert_eq!(header_again, header);
+    assert!(frames_again.eq(frames));
 }

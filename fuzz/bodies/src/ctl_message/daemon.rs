@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rocebud_ctl::channel::{recv, send, wait_readable};
-use rocebud_ctl::forward::{HEADER_BYTES, Header};
+use rocebud_ctl::forward::{Bundle, HEADER_BYTES, Header};
 use rocebud_ctl::limits::MESSAGE_BYTES_MAX;
 use rocebud_ctl::messages::{self, Answer, Hello, Request, Role, VERSION};
 use rocebud_ctl::{Client, control_socket};
@@ -106,11 +106,12 @@ fn hello(input: &mut Input<'_>) -> Vec<u8> {
 }
 
 fn request(input: &mut Input<'_>) -> Vec<u8> {
-    let request = match input.below(6) {
+    let request = match input.below(7) {
         0 => Request::Devices,
         1 | 2 => Request::TakeSlot,
         3 => Request::PageSet,
         4 => Request::Status,
+        5 => Request::Ledger,
         _ => Request::PagesOf {
             key: u64::from(input.byte()),
         },
@@ -144,11 +145,12 @@ fn hand_on(input: &mut Input<'_>, liar: &Liar) {
         ifindex: 1,
         traffic_class: 0,
         hop_limit: 1,
-        seg_index: input.half(),
         batch_len: 1,
     };
-    let mut bytes = header.encode().to_vec();
-    bytes.extend((0..input.below(64)).map(|_| input.byte()));
+    let position = input.half();
+    let frame: Vec<u8> = (0..input.below(64)).map(|_| input.byte()).collect();
+    let bundle = Bundle::new(0, &header, position, &frame).expect("it is short");
+    let mut bytes = bundle.message().to_vec();
     if input.rarely(60) {
         bytes.truncate(input.below(HEADER_BYTES));
     }
