@@ -205,6 +205,8 @@ impl World {
             let qp = &mut self.qps[at];
             qp.peer = Some((peer, life));
             qp.honest = fair;
+            // Timers of one side run while the other stands still.
+            qp.harmed = self.fabric.now() < self.frozen_until;
             // More READs than the peer serves are an error with a reason.
             let too_many = |a: &Side, b: &Side| a.max_rd_atomic > b.max_dest_rd_atomic;
             qp.trouble = too_many(&sides[n], &sides[m]) || too_many(&sides[m], &sides[n]);

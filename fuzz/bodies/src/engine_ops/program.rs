@@ -38,6 +38,7 @@ impl World {
                 let ns = input.pick(&[10_000, 1_000_000, 500_000_000]);
                 self.tell(|| format!("freeze h{} for {ns} ns", host.0));
                 self.fabric.freeze(host, ns);
+                self.frozen_until = self.frozen_until.max(self.fabric.now() + ns);
                 // Timers of the peer run on.
                 self.qps.iter_mut().for_each(|qp| qp.harmed = true);
             }

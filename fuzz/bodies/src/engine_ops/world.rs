@@ -2,7 +2,7 @@
 
 use rocebud_engine::NodeConfig;
 use rocebud_fabric::{Fabric, HostConfig, HostId, IdRule, Rng, Span, Step, fill, mix};
-use rocebud_objects::{Access, CqId, PdId, QpState, QpType, SrqAttr, SrqId, SrqInit};
+use rocebud_objects::{Access, CqId, Instant, PdId, QpState, QpType, SrqAttr, SrqId, SrqInit};
 use rocebud_sim::setup;
 
 use super::books::{Qp, Station};
@@ -40,6 +40,8 @@ pub(super) struct World {
     pub(super) verbose: bool,
     /// Errors without a reason are not judged any more: a region or a whole host is gone.
     pub(super) all_troubled: bool,
+    /// Some host stands still until then.
+    pub(super) frozen_until: Instant,
     /// Token of the next alarm.
     pub(super) alarms: u64,
 }
@@ -62,6 +64,7 @@ impl World {
             arena: 0,
             verbose,
             all_troubled: false,
+            frozen_until: Instant(0),
             alarms: 0,
         };
         world.first_queue_pairs(input);
