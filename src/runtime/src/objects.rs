@@ -8,8 +8,8 @@ use std::sync::{Arc, MutexGuard};
 use rocebud_ctl::page::QpIdentity;
 use rocebud_engine::SrqMask;
 use rocebud_objects::{
-    AttrMask, Errno, Misuse, Path, QpAttr, QpInit, QpState, RateLimit, RecvWr, SendWr, SrqAttr,
-    SrqId, SrqInit, Wc,
+    AttrMask, Errno, Instant, Misuse, Path, QpAttr, QpInit, QpState, RateLimit, RecvWr, SendWr,
+    SrqAttr, SrqId, SrqInit, Wc,
 };
 use rocebud_wire::{Gid, Qpn};
 
@@ -400,9 +400,11 @@ impl Runtime {
         let mut core = lock(&self.core);
         let mut refused = None;
         let mut bytes = 0;
+        let at;
         {
             let (node, mut world) = core.split(&self.shared);
-            self.progress.posted(world.now.0);
+            at = world.now;
+            self.progress.posted(at.0);
             for (posted, wr) in wrs.into_iter().enumerate() {
                 let done = wr.and_then(|wr| {
                     bytes += wr.payload.len();
@@ -414,7 +416,7 @@ impl Runtime {
                 }
             }
         }
-        self.send_soon(&mut core, bytes);
+        self.send_soon(&mut core, bytes, at);
         refused.map_or(Ok(()), Err)
     }
 
@@ -427,17 +429,18 @@ impl Runtime {
         let bytes = wrs.iter().map(|wr| wr.payload.len()).sum();
         let mut core = lock(&self.core);
         let (node, mut world) = core.split(&self.shared);
-        self.progress.posted(world.now.0);
-        node.post_sends(world.now, qpn, wrs, &mut world)?;
-        self.send_soon(&mut core, bytes);
+        let at = world.now;
+        self.progress.posted(at.0);
+        node.post_sends(at, qpn, wrs, &mut world)?;
+        self.send_soon(&mut core, bytes, at);
         Ok(())
     }
 
     /// Sends what was posted, `bytes` in all, unless it may wait for more. Waiting needs somebody
     /// who sends in the end: the program's next call, or the progress thread.
-    fn send_soon(&self, core: &mut Core, bytes: u64) {
+    fn send_soon(&self, core: &mut Core, bytes: u64, at: Instant) {
         core.later.called();
-        let waits = bytes < SMALL_POST_BYTES && !self.progress.is_away() && core.may_wait(now().0);
+        let waits = bytes < SMALL_POST_BYTES && !self.progress.is_away() && core.may_wait(at.0);
         if !waits {
             self.kick(core);
         }
