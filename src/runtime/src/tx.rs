@@ -14,7 +14,7 @@ use rocebud_engine::{Node, Transmit, limits::FRAME_BYTES_MAX};
 use rocebud_nic::udp::UdpLink;
 use rocebud_nic::{IdRule, PacketIo, TxBatch};
 use rocebud_objects::Counter;
-use rocebud_wire::icrc;
+use rocebud_wire::{Opcode, Operation, icrc};
 
 use crate::env::World;
 use crate::hooks::{Direction, Hooks, Verdict};
@@ -62,6 +62,8 @@ struct Batch {
     icrc: bool,
     /// Its last packet was shorter than the others, or it must stay alone.
     closed: bool,
+    /// Its first packet is an acknowledgement.
+    answers: bool,
 }
 
 /// Staging buffer and what waits in it.
@@ -211,6 +213,7 @@ impl Tx {
                     id: caps.ip_id,
                     icrc: caps.icrc,
                     closed: alone,
+                    answers: is_acknowledgement(&self.staging[self.used..end]),
                 };
                 batch.add(&mut self.staging, self.used..end);
                 self.batches.push(batch);
@@ -268,10 +271,12 @@ impl Batch {
         self.count += 1;
     }
 
-    /// A lone packet (an ACK) can leave as the shorter last of a batch that a longer one (the
-    /// request posted just after) begins: one system call and one wake-up less.
+    /// A lone acknowledgement can leave as the shorter last of a batch that a longer packet (the
+    /// request posted just after) begins: one system call and one wake-up less. Nothing else may
+    /// change places: packets of a queue pair leave in the order of their PSNs.
     fn may_go_behind(&self, to: &Destination, len: usize) -> bool {
-        !self.closed
+        self.answers
+            && !self.closed
             && self.count == 1
             && self.count_max > 1
             && self.to == *to
@@ -324,6 +329,11 @@ impl Batch {
         };
         icrc::seal(value, frame);
     }
+}
+
+fn is_acknowledgement(frame: &[u8]) -> bool {
+    let info = frame.first().and_then(|byte| Opcode(*byte).info());
+    info.is_some_and(|info| info.operation == Operation::Acknowledge)
 }
 
 impl std::fmt::Debug for Tx {

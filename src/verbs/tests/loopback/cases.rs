@@ -14,6 +14,7 @@ pub(crate) const ALL: &[Case] = &[
     ("rc_inline_is_a_copy", inline),
     ("rc_from_many_pieces", pieces),
     ("uc_send", || uc_send(false)),
+    ("uc_messages_of_growing_sizes_stay_in_order", uc_growing),
     ("ud_send_v4", || ud_send(false)),
     ("ud_send_v6", || ud_send(true)),
     ("many_small_sends_in_order", many_small),
@@ -155,6 +156,23 @@ fn uc_send(v6: bool) {
     a.wait_good();
     assert_eq!(b.wait_good().byte_len, 30_000);
     assert!(a.buffer[..30_000] == b.buffer[..30_000]);
+}
+
+/// A short packet must not leave behind the longer one of the next message.
+fn uc_growing() {
+    let (a, b) = pair(QpType::Uc, false, 4096);
+    for id in 0..240 {
+        b.post_recv(id, 0, 4096);
+    }
+    let lens: Vec<usize> = (0..240).map(|i| 1 + i % 8 * 50).collect();
+    for (id, len) in (0..).zip(&lens) {
+        a.post(id, SendOp::Send, a.sges(0, *len));
+    }
+    for (id, len) in (0..).zip(&lens) {
+        a.wait_good();
+        let wc = b.wait_good();
+        assert_eq!((wc.wr_id, wc.byte_len as usize), (id, *len));
+    }
 }
 
 fn ud_send(v6: bool) {
