@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  * Flows that need more than one program at one end.
- *   flow sink [-d DEV] [-g GID] [-n N] [-s BYTES]
- *     A UD queue pair with N receives. Prints "QPN 0x..."; ends when N datagrams have come, each once:
- *     four bytes of number (0..N-1, big-endian), the rest filled with its low byte.
+ *   flow sink [-d DEV] [-g GID] [-n N] [-s BYTES] [-w SECONDS]
+ *     A UD queue pair with N receives. Prints "QPN 0x..."; ends when N datagrams have come, each once,
+ *     or none for SECONDS: four bytes of number (0..N-1, big-endian), the rest filled with its low byte.
  *   flow take [-d DEV] [-g GID] [-m MTU] [-p PORT]
  *     An RC queue pair that lets itself be written to; ends when the writer says so.
  *   flow fan [-d DEV] [-g GID] [-m MTU] [-n N] [-s BYTES] HOST PORT...
@@ -14,7 +14,7 @@
 #define PEERS_MAX 8
 #define DEPTH 32
 
-static int count = 1000, size = 65536;
+static int count = 1000, size = 65536, wait_s = 30;
 
 static struct ibv_mr *memory(struct device *d, size_t bytes)
 {
@@ -56,7 +56,7 @@ static int sink(struct device *d)
 	fflush(stdout);
 	int got = 0;
 	struct ibv_wc wc;
-	for (; got < count && wait_wc(cq, &wc, 30000) == 1; got++) {
+	for (; got < count && wait_wc(cq, &wc, wait_s * 1000) == 1; got++) {
 		const uint8_t *p = base + room * wc.wr_id + 40;
 		uint32_t n;
 		memcpy(&n, p, 4);
@@ -180,7 +180,7 @@ int main(int argc, char **argv)
 	int opt, gid = -1, mtu = 0;
 	program = "flow";
 	optind = 2;
-	while (argc > 1 && (opt = getopt(argc, argv, "d:g:m:n:s:p:")) != -1)
+	while (argc > 1 && (opt = getopt(argc, argv, "d:g:m:n:s:p:w:")) != -1)
 		switch (opt) {
 		case 'd': dev = optarg; break;
 		case 'g': gid = atoi(optarg); break;
@@ -188,6 +188,7 @@ int main(int argc, char **argv)
 		case 'n': count = atoi(optarg); break;
 		case 's': size = atoi(optarg); break;
 		case 'p': port = optarg; break;
+		case 'w': wait_s = atoi(optarg); break;
 		default: return 2;
 		}
 	struct device d;

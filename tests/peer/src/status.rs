@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::netns::Host;
+use crate::program::Spec;
 use crate::{Failure, tree, wrong};
 
 /// A snapshot of a host's counters.
@@ -24,6 +25,7 @@ const DROPS: &[&str] = &[
     "drop_no_receive",
     "drop_refused",
     "socket_overflow",
+    "drop_forward",
 ];
 
 impl Status {
@@ -33,11 +35,15 @@ impl Status {
     /// It failed or printed something that is not JSON.
     pub fn of(host: &Host) -> Result<Self, Failure> {
         let bin = tree::rocebud().display().to_string();
-        let said = host
-            .plain(&bin, &["status", "--json"])
-            .limit(30)
-            .run()?
-            .succeeded()?;
+        Self::said_by(&host.plain(&bin, &["status", "--json"]))
+    }
+
+    /// Reads what `rocebud status --json` says when it is started in this way.
+    ///
+    /// # Errors
+    /// As [`Status::of`].
+    pub fn said_by(program: &Spec) -> Result<Self, Failure> {
+        let said = program.clone().limit(30).run()?.succeeded()?;
         match serde_json::from_str(&said) {
             Ok(value) => Ok(Self(value)),
             Err(e) => wrong(format!("rocebud status --json: {e} in:\n{said}")),

@@ -7,6 +7,7 @@ mod alive;
 mod capture;
 mod data;
 mod deaths;
+mod flow;
 mod harness;
 mod hostile;
 mod libraries;
@@ -35,6 +36,7 @@ fn main() {
         deaths::cases,
         removal::cases,
         alive::cases,
+        flow::cases,
     ];
     let cases: Vec<_> = groups.into_iter().flat_map(|group| group()).collect();
     std::process::exit(rocebud_peer::runner::main(&cases));
