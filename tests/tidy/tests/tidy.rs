@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rocebud_tidy::{code, dependencies, files, functions, has_word, matches, root, rules};
+use rocebud_tidy::{File, code, dependencies, files, functions, has_word, matches, root, rules};
 
 const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
@@ -96,6 +96,34 @@ fn imports_point_one_way() {
         }
     }
     none(offenders, "imports point one way (ARCHITECTURE.md)");
+}
+
+#[test]
+fn what_programs_load_is_optimised_as_a_whole() {
+    let of_ours = |m: &File| m.path == "src/abi/Cargo.toml" || m.path == "src/shim/Cargo.toml";
+    let types = |m: &File| -> Vec<String> {
+        let line = m.text.lines().find_map(|l| l.strip_prefix("crate-type = "));
+        let list = line
+            .unwrap_or_default()
+            .split('#')
+            .next()
+            .unwrap_or_default();
+        list.split('"')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect()
+    };
+    let offenders = files(&["Cargo.toml"])
+        .into_iter()
+        .filter(of_ours)
+        .filter(|m| types(m).len() != 1)
+        .map(|m| format!("{}: {:?}", m.path, types(&m)))
+        .collect();
+    none(
+        offenders,
+        "one crate type each: beside another one cargo leaves LTO out, without a word",
+    );
 }
 
 #[test]
