@@ -54,6 +54,8 @@ pub struct Transmit {
     pub src_qp: Qpn,
     /// It was sent before.
     pub retransmit: bool,
+    /// It was sent before and seems to be lost: the peer did not say that it only had no receive.
+    pub lost: bool,
 }
 
 /// All queue pairs of a process. Sans-I/O: `on_*` go in, `poll_transmit` comes out.

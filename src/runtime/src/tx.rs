@@ -191,8 +191,8 @@ impl Tx {
         };
         let end = self.used + out.len;
         // Kernels and NICs that number packets differently may drop all but the first of a batch:
-        // whatever had to be sent again goes alone.
-        let alone = out.retransmit;
+        // whatever was lost goes alone.
+        let alone = out.lost;
         match self.batches.last_mut().filter(|_| !alone) {
             Some(last) if last.takes(&to, out.len) => {
                 last.add(&mut self.staging, self.used..end);

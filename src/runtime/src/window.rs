@@ -73,7 +73,7 @@ impl Windows {
             in_a_row: 0,
         });
         let before = peer.window;
-        if run.again {
+        if run.lost {
             if now_ns.saturating_sub(peer.lost_ns) > ONE_LOSS_NS {
                 peer.lost_ns = now_ns;
                 peer.window = (peer.window / 2).max(start);
@@ -107,7 +107,7 @@ impl Windows {
 pub(crate) struct Run {
     key: Key,
     bytes: u64,
-    again: bool,
+    lost: bool,
 }
 
 impl Run {
@@ -115,7 +115,7 @@ impl Run {
         Self {
             key: (out.path.dgid, out.dest_qp.slot()),
             bytes: out.len as u64,
-            again: out.retransmit,
+            lost: out.lost,
         }
     }
 
@@ -130,7 +130,7 @@ impl Run {
             return false;
         }
         self.bytes += out.len as u64;
-        self.again |= out.retransmit;
+        self.lost |= out.lost;
         true
     }
 }
@@ -141,11 +141,11 @@ mod tests {
 
     use super::*;
 
-    fn run(bytes: u64, again: bool) -> Run {
+    fn run(bytes: u64, lost: bool) -> Run {
         Run {
             key: (Gid::from_v4([10, 0, 0, 1]), 3),
             bytes,
-            again,
+            lost,
         }
     }
 

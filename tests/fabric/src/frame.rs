@@ -106,6 +106,7 @@ impl Frame {
             dest_qp: Qpn::new(0),
             src_qp: Qpn::new(0),
             retransmit: false,
+            lost: false,
         };
         Self {
             forged: true,

@@ -286,6 +286,7 @@ impl Qp {
             dest_qp: self.attr.dest_qp_num,
             src_qp: self.qpn,
             retransmit,
+            lost: retransmit && !self.sq.unready,
         }
     }
 

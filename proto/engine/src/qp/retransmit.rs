@@ -128,6 +128,7 @@ impl Qp {
             return self.fail_front(why, cx);
         };
         self.sq.retries_left = left;
+        self.sq.unready = false;
         self.go_back(cx);
     }
 
@@ -193,6 +194,7 @@ impl Qp {
             };
             self.sq.rnr_left = left;
         }
+        self.sq.unready = true;
         self.go_back(cx);
         self.set_timer(
             Timer::Rnr {

@@ -167,6 +167,8 @@ pub(crate) struct SendQueue {
     pub(crate) resumed_at: Option<u64>,
     /// A NAK (or implied one) has already sent us back to here.
     pub(crate) nak_acted: Option<u64>,
+    /// What is sent again was not lost: the peer had no receive when it came.
+    pub(crate) unready: bool,
     pub(crate) retries_left: u8,
     pub(crate) rnr_left: u8,
     /// Timeouts in a row.
@@ -187,6 +189,7 @@ impl SendQueue {
         self.unasked = 0;
         self.resumed_at = None;
         self.nak_acted = None;
+        self.unready = false;
         self.timeouts = 0;
     }
 

@@ -62,6 +62,7 @@ impl Qp {
             dest_qp: to.remote_qpn,
             src_qp: qpn,
             retransmit: false,
+            lost: false,
         })
     }
 

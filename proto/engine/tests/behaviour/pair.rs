@@ -31,6 +31,7 @@ pub struct Frame {
     pub syndrome: Option<Syndrome>,
     pub msn: u32,
     pub retransmit: bool,
+    pub lost: bool,
     pub at: Instant,
 }
 
@@ -346,6 +347,7 @@ impl Pair {
                 syndrome: pkt.ext.aeth.map(|a| a.syndrome),
                 msn: pkt.ext.aeth.map_or(0, |a| a.msn),
                 retransmit: tx.retransmit,
+                lost: tx.lost,
                 at: self.now,
                 bytes: bytes.clone(),
             };

@@ -230,6 +230,27 @@ fn rnr_waits_at_least_the_timer_and_then_delivers() {
     assert_eq!(pair.side[0].world.counter(Counter::RcvdRnrErr), 1);
 }
 
+/// A sender must not take a peer without receives for a path that loses packets.
+#[test]
+fn what_the_peer_had_no_receive_for_is_sent_again_but_not_lost() {
+    let mut pair = Pair::rc();
+    send(&mut pair, 0, 3000);
+    pair.run_until(pair.now + 100_000);
+    pair.recv(1, 7, &[sge(FAR, 3000)]).unwrap();
+    pair.run();
+    assert!(resent(&pair).count() > 0);
+    assert!(resent(&pair).all(|f| !f.lost));
+    let before = resent(&pair).count();
+    pair.rule(drop_nth(|f| f.is(Opcode::RC_WRITE_ONLY), &[1]));
+    write(&mut pair, 1, 8);
+    pair.run();
+    assert!(resent(&pair).count() > before);
+    assert!(
+        resent(&pair).skip(before).all(|f| f.lost),
+        "a loss after that is one"
+    );
+}
+
 #[test]
 fn rnr_retry_n_allows_n_resends() {
     for rnr_retry in [0, 1, 3] {
