@@ -171,8 +171,11 @@ fn perftest_report(cell: &Cell<'_>, said: &str) -> Outcome {
         ensure(messages.is_none_or(|n| row[1] == n) && row[1] > 0.0, || {
             format!("{} bytes: {} messages, not {messages:?}", row[0], row[1])
         })?;
-        // bandwidth: peak (0 when not measured), average, rate; latency: all of them times
-        ensure(row[3] > 0.0, || format!("{} bytes: no result", row[0]))?;
+        // bandwidth: peak (0 when not measured), average, rate; latency: all of them times. A few tiny
+        // messages on a busy machine round to 0.00 MB/s.
+        ensure(row[3] > 0.0 || row[0] < 1024.0, || {
+            format!("{} bytes: no result", row[0])
+        })?;
     }
     Ok(())
 }
