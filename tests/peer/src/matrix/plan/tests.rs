@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use super::{Extent, cells};
 use crate::matrix::cell::{Cell, Choice};
-use crate::matrix::data::Data;
+use crate::matrix::data::{Data, Value};
 
 fn names(data: &Data, extent: Extent) -> Vec<String> {
     let name = |c: &Vec<Choice>| Cell::new(data, c).to_string();
@@ -29,7 +29,9 @@ fn every_program_meets_every_place_and_every_value_it_has() {
             .enumerate()
             .filter(|(_, a)| a.applies(program))
         {
-            for (v, value) in axis.values.iter().enumerate() {
+            let refused =
+                |value: &Value| refused_always(&data, &program.name, &axis.name, &value.name);
+            for (v, value) in axis.values.iter().enumerate().filter(|(_, v)| !refused(v)) {
                 let met =
                     |c: &&Vec<Choice>| c[0] == Choice::Value(p) && c[a + 2] == Choice::Value(v);
                 assert!(
@@ -47,6 +49,17 @@ fn every_program_meets_every_place_and_every_value_it_has() {
             assert!(met, "{} never at {}", program.name, place.name);
         }
     }
+}
+
+/// Whatever else is chosen, the program refuses this value; in the cover any one program meets a refusal.
+fn refused_always(data: &Data, program: &str, axis: &str, value: &str) -> bool {
+    data.refusals.iter().any(|refusal| {
+        let names = |key: &str, word: &str| {
+            let words = refusal.when.get(key);
+            words.is_some_and(|words| words.iter().any(|w| w == word))
+        };
+        refusal.when.len() == 2 && names("program", program) && names(axis, value)
+    })
 }
 
 #[test]
