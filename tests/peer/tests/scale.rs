@@ -59,6 +59,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.push(Case::new("scale_as_nobody", &root, as_nobody));
     let shortage = "every_shortage_of_descriptors_is_an_errno";
     all.push(Case::new(shortage, &root, descriptors));
+    all.push(Case::new("c037_longest_messages", &anyone, longest));
     all.push(Case::new("idle_costs_no_cpu", &perftest, idle));
     all.push(Case::new(
         "a_thousand_qps_of_perftest",
@@ -101,6 +102,20 @@ fn as_nobody() -> Outcome {
         let spec = host.plain(&bin, &args).as_nobody().limit(120);
         tell(&spec.run()?.succeeded()?);
     }
+    Ok(())
+}
+
+/// C037: exactly `max_msg_sz` arrives, also from two segments; one byte more is refused.
+fn longest() -> Outcome {
+    let host = Host::loopback()?;
+    let path = c_program("longest")?;
+    let device = host.device();
+    let mut args = vec!["-d", &device, "refused", "write", "read2"];
+    if std::env::var_os("ROCEBUD_PEER_FULL").is_some() {
+        args.extend(["send", "read", "send2", "write2"]);
+    }
+    let spec = host.rocebud(&path, &args).limit(300);
+    tell(&spec.run()?.succeeded()?);
     Ok(())
 }
 
