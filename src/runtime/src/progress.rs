@@ -458,7 +458,8 @@ impl<'a> Thread<'a> {
         if woken.forwarded {
             let mut core = lock(&self.runtime.core);
             core.receive_forwarded(&self.runtime.shared);
-            self.runtime.kick(&mut core);
+            core.transmit(&self.runtime.shared);
+            self.progress.rearm(&core);
             drop(core);
             self.progress.rouse();
         }
@@ -469,7 +470,7 @@ impl<'a> Thread<'a> {
         sys::take(self.progress.timer.as_fd());
         self.progress.armed_ns.store(NEVER, Ordering::Relaxed);
         core.turn(&self.runtime.shared, now(), |_, _| false);
-        self.runtime.kick(&mut core);
+        self.progress.rearm(&core);
         drop(core);
         self.progress.rouse();
     }

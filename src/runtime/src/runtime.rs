@@ -478,7 +478,7 @@ impl Runtime {
     pub(crate) fn progress_for_sleep(&self) {
         let mut core = lock(&self.core);
         core.turn(&self.shared, now(), |_, _| false);
-        self.kick(&mut core);
+        self.progress.rearm(&core);
     }
 
     /// Sends what a post has made ready. The holder of the lock calls it last.
