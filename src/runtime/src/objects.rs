@@ -8,8 +8,8 @@ use std::sync::{Arc, MutexGuard};
 use rocebud_ctl::page::QpIdentity;
 use rocebud_engine::SrqMask;
 use rocebud_objects::{
-    AttrMask, Errno, Instant, Misuse, Path, QpAttr, QpInit, QpState, RateLimit, RecvWr, SendWr,
-    SrqAttr, SrqId, SrqInit, Wc,
+    AttrMask, Errno, Misuse, Path, QpAttr, QpInit, QpState, RateLimit, RecvWr, SendWr, SrqAttr,
+    SrqId, SrqInit, Wc,
 };
 use rocebud_wire::{Gid, Qpn};
 
@@ -400,11 +400,9 @@ impl Runtime {
         let mut core = lock(&self.core);
         let mut refused = None;
         let mut bytes = 0;
-        let at;
         {
             let (node, mut world) = core.split(&self.shared);
-            at = world.now;
-            self.progress.posted(at.0);
+            self.progress.posted(world.now.0);
             for (posted, wr) in wrs.into_iter().enumerate() {
                 let done = wr.and_then(|wr| {
                     bytes += wr.payload.len();
@@ -416,7 +414,7 @@ impl Runtime {
                 }
             }
         }
-        self.send_soon(&mut core, bytes, at);
+        self.send_soon(&mut core, bytes);
         refused.map_or(Ok(()), Err)
     }
 
@@ -429,18 +427,17 @@ impl Runtime {
         let bytes = wrs.iter().map(|wr| wr.payload.len()).sum();
         let mut core = lock(&self.core);
         let (node, mut world) = core.split(&self.shared);
-        let at = world.now;
-        self.progress.posted(at.0);
-        node.post_sends(at, qpn, wrs, &mut world)?;
-        self.send_soon(&mut core, bytes, at);
+        self.progress.posted(world.now.0);
+        node.post_sends(world.now, qpn, wrs, &mut world)?;
+        self.send_soon(&mut core, bytes);
         Ok(())
     }
 
     /// Sends what was posted, `bytes` in all, unless it may wait for more. Waiting needs somebody
     /// who sends in the end: the program's next call, or the progress thread.
-    fn send_soon(&self, core: &mut Core, bytes: u64, at: Instant) {
+    fn send_soon(&self, core: &mut Core, bytes: u64) {
         core.later.called();
-        let waits = bytes < SMALL_POST_BYTES && !self.progress.is_away() && core.may_wait(at.0);
+        let waits = bytes < SMALL_POST_BYTES && !self.progress.is_away() && core.may_wait(now().0);
         if !waits {
             self.kick(core);
         }

@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::core::{Core, now};
+use crate::core::Core;
 use crate::crowd::{Crowd, Manner, SLEEP_NS};
 use crate::later::Bet;
 use crate::log::{self, Level};
@@ -469,7 +469,7 @@ impl<'a> Thread<'a> {
         let mut core = lock(&self.runtime.core);
         sys::take(self.progress.timer.as_fd());
         self.progress.armed_ns.store(NEVER, Ordering::Relaxed);
-        core.turn(&self.runtime.shared, now(), |_, _| false);
+        core.turn(&self.runtime.shared, |_, _| false);
         self.progress.rearm(&core);
         drop(core);
         self.progress.rouse();
@@ -483,7 +483,7 @@ impl<'a> Thread<'a> {
             let wait = !waited && self.progress.posts() && self.answers.is_on();
             let mut core = lock(&self.runtime.core);
             core.later.found(sys::monotonic_ns());
-            let turn = core.turn(&self.runtime.shared, now(), |_, _| wait);
+            let turn = core.turn(&self.runtime.shared, |_, _| wait);
             self.progress.rearm(&core);
             let more = core.has_more();
             drop(core);

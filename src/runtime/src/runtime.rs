@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 use rocebud_ctl::fds;
 use rocebud_ctl::page::Fact;
 use rocebud_ctl::{Client, CtlError, DeviceInfo, DeviceList, Notice};
-use rocebud_objects::{AttrMask, Counter, Errno, Instant, Misuse, Path, PdId, QpAttr, QpState};
+use rocebud_objects::{AttrMask, Counter, Errno, Misuse, Path, PdId, QpAttr, QpState};
 
 use crate::context::{ContextShared, Element, QpShared};
-use crate::core::{Core, Shared, now};
+use crate::core::{Core, Shared};
 use crate::cq::Cq;
 use crate::keys::{KeyTable, Region};
 use crate::log::{self, Level};
@@ -462,7 +462,7 @@ impl Runtime {
         // What the program waits for comes before what its peer waits for: it will most likely
         // send something in a moment, and our ACK can ride along. If it does not, the progress
         // thread will.
-        let turn = core.turn(&self.shared, Instant(now), |later, pending| {
+        let turn = core.turn(&self.shared, |later, pending| {
             cq.has_entries() && (!pending || !progress.is_away() && later.leave(now))
         });
         progress.rearm(&core);
@@ -477,7 +477,7 @@ impl Runtime {
     /// Runs the engine a little before a thread goes to sleep.
     pub(crate) fn progress_for_sleep(&self) {
         let mut core = lock(&self.core);
-        core.turn(&self.shared, now(), |_, _| false);
+        core.turn(&self.shared, |_, _| false);
         self.progress.rearm(&core);
     }
 
