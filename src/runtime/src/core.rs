@@ -17,7 +17,6 @@ use crate::env::{Directory, World};
 use crate::flow::Flow;
 use crate::hooks::Hooks;
 use crate::keys::KeyTable;
-use crate::later::Later;
 use crate::qpn::QpnPool;
 use crate::rx::Rx;
 use crate::sys;
@@ -82,7 +81,6 @@ pub(crate) struct Core {
     losses_due_ns: u64,
     /// Small posts since the engine last sent for a poll.
     posts: u32,
-    pub(crate) later: Later,
 }
 
 /// What a turn did.
@@ -118,7 +116,6 @@ impl Core {
             lost: 0,
             losses_due_ns: u64::MAX,
             posts: 0,
-            later: Later::default(),
         }
     }
 
@@ -166,12 +163,8 @@ impl Core {
     }
 
     /// Receives, runs timers that are due, sends: a bounded amount of each. With `enough` after
-    /// receiving, the rest is left to the next turn; it hears whether there is something to send.
-    pub(crate) fn turn(
-        &mut self,
-        shared: &Shared,
-        enough: impl FnOnce(&mut Later, bool) -> bool,
-    ) -> Turn {
+    /// receiving, the rest is left to the next turn.
+    pub(crate) fn turn(&mut self, shared: &Shared, enough: impl FnOnce() -> bool) -> Turn {
         self.hooks.attend(shared.pages.control());
         if let Some(due_ns) = self.dir.due_ns() {
             let now_ns = now().0;
@@ -181,7 +174,7 @@ impl Core {
         }
         let mut guard = None;
         let mut received = self.receive(shared, &mut guard);
-        if received != 0 && enough(&mut self.later, self.node.wants_transmit()) {
+        if received != 0 && enough() {
             return Turn { received, sent: 0 };
         }
         let due = |node: &Node| node.next_timeout().is_some_and(|at| at <= now());
@@ -216,12 +209,12 @@ impl Core {
     /// A program posts small requests one by one. The first leave at once, since it may wait for
     /// them; after those it is filling a queue, and what follows can leave in batches when it next
     /// polls. Asked once a post; true = it may wait.
-    pub(crate) fn may_wait(&mut self, now_ns: u64) -> bool {
+    pub(crate) fn may_wait(&mut self) -> bool {
         self.posts += 1;
         if self.posts >= POSTS_AT_ONCE + POSTS_WAITING_MAX {
             self.posts = POSTS_AT_ONCE;
         }
-        self.posts > POSTS_AT_ONCE && self.later.leave(now_ns)
+        self.posts > POSTS_AT_ONCE
     }
 
     /// Sends what the engine has, a bounded amount.

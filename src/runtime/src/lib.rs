@@ -18,7 +18,6 @@ mod flow;
 mod fork;
 pub mod hooks;
 pub mod keys;
-mod later;
 pub mod log;
 mod objects;
 pub mod ports;

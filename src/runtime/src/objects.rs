@@ -434,10 +434,9 @@ impl Runtime {
     }
 
     /// Sends what was posted, `bytes` in all, unless it may wait for more. Waiting needs somebody
-    /// who sends in the end: the program's next call, or the progress thread.
+    /// who sends in the end: the program's next poll, or the thread that watches it.
     fn send_soon(&self, core: &mut Core, bytes: u64) {
-        core.later.called();
-        let waits = bytes < SMALL_POST_BYTES && !self.progress.is_away() && core.may_wait(now().0);
+        let waits = bytes < SMALL_POST_BYTES && core.may_wait() && self.progress.is_watching();
         if !waits {
             self.kick(core);
         }

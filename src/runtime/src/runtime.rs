@@ -458,13 +458,10 @@ impl Runtime {
             }
             return;
         };
-        core.later.called();
         // What the program waits for comes before what its peer waits for: it will most likely
-        // send something in a moment, and our ACK can ride along. If it does not, the progress
-        // thread will.
-        let turn = core.turn(&self.shared, |later, pending| {
-            cq.has_entries() && (!pending || !progress.is_away() && later.leave(now))
-        });
+        // send something in a moment, and our ACK can ride along. If it does not, the thread that
+        // watches will.
+        let turn = core.turn(&self.shared, || cq.has_entries() && progress.is_watching());
         progress.rearm(&core);
         drop(core);
         if turn.received != 0 {
@@ -477,7 +474,7 @@ impl Runtime {
     /// Runs the engine a little before a thread goes to sleep.
     pub(crate) fn progress_for_sleep(&self) {
         let mut core = lock(&self.core);
-        core.turn(&self.shared, |_, _| false);
+        core.turn(&self.shared, || false);
         self.progress.rearm(&core);
     }
 
