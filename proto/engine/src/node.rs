@@ -198,15 +198,7 @@ impl Node {
         path: Option<Path>,
         env: &mut E,
     ) -> Result<(), Misuse> {
-        let qp = self.qps.get_mut(qpn).ok_or(NO_QP)?;
-        let mut cx = Cx {
-            now,
-            env,
-            core: &mut self.core,
-        };
-        let done = qp.modify(attr, mask, path, &mut cx);
-        self.settle(now, env);
-        done
+        self.act(now, qpn, env, |qp, cx| qp.modify(attr, mask, path, cx))
     }
 
     /// `ibv_query_qp`: state now, `sq_psn` = next to send, `rq_psn` = next expected.
@@ -381,15 +373,7 @@ impl Node {
         wr: SendWr,
         env: &mut E,
     ) -> Result<(), Misuse> {
-        let qp = self.qps.get_mut(qpn).ok_or(NO_QP)?;
-        let mut cx = Cx {
-            now,
-            env,
-            core: &mut self.core,
-        };
-        let done = qp.post_send(wr, &mut cx);
-        self.settle(now, env);
-        done
+        self.act(now, qpn, env, |qp, cx| qp.post_send(wr, cx))
     }
 
     /// `ibv_wr_complete`: posts all requests, taking them out of `wrs`, or, when one is refused,
@@ -404,15 +388,7 @@ impl Node {
         wrs: &mut Vec<SendWr>,
         env: &mut E,
     ) -> Result<(), Misuse> {
-        let qp = self.qps.get_mut(qpn).ok_or(NO_QP)?;
-        let mut cx = Cx {
-            now,
-            env,
-            core: &mut self.core,
-        };
-        let done = qp.post_sends(wrs, &mut cx);
-        self.settle(now, env);
-        done
+        self.act(now, qpn, env, |qp, cx| qp.post_sends(wrs, cx))
     }
 
     /// `ibv_post_recv` of one request.
@@ -426,15 +402,7 @@ impl Node {
         wr: RecvWr,
         env: &mut E,
     ) -> Result<(), Misuse> {
-        let qp = self.qps.get_mut(qpn).ok_or(NO_QP)?;
-        let mut cx = Cx {
-            now,
-            env,
-            core: &mut self.core,
-        };
-        let done = qp.post_recv(wr, &mut cx);
-        self.settle(now, env);
-        done
+        self.act(now, qpn, env, |qp, cx| qp.post_recv(wr, cx))
     }
 
     // ---- inputs
@@ -587,6 +555,25 @@ impl Node {
     #[must_use]
     pub fn charged(&self) -> (u64, u64) {
         (self.core.peers.used(), self.core.reads.used())
+    }
+
+    /// A call of the program on one queue pair, and what follows from it.
+    fn act<E: Env>(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        env: &mut E,
+        call: impl FnOnce(&mut Qp, &mut Cx<'_, E>) -> Result<(), Misuse>,
+    ) -> Result<(), Misuse> {
+        let qp = self.qps.get_mut(qpn).ok_or(NO_QP)?;
+        let mut cx = Cx {
+            now,
+            env,
+            core: &mut self.core,
+        };
+        let done = call(qp, &mut cx);
+        self.settle(now, env);
+        done
     }
 
     /// Takes down the queue pairs of completion queues that overran during the call.

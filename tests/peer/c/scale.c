@@ -5,38 +5,13 @@
  *
  *   scale [-d DEV] [-g GID] [-c CASES]     exit status 0 when every behaviour held */
 #include "pair.h"
-#include <dirent.h>
+#include "usage.h"
 
 #define QPS 4096       /* what one slot of numbers holds */
 #define MESSAGE 1000   /* bytes of each SEND */
 #define ROUNDS 2       /* SENDs from each queue pair */
 
 /* ---- what the process uses ---- */
-
-/* Resident kilobytes of data: code that runs for the first time is none. */
-static long rss_kb(void)
-{
-	char line[256];
-	long kb, sum = 0;
-	FILE *f = fopen("/proc/self/status", "r");
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "RssAnon: %ld", &kb) == 1 || sscanf(line, "RssShmem: %ld", &kb) == 1)
-			sum += kb;
-	if (f)
-		fclose(f);
-	return sum;
-}
-
-static int open_fds(void)
-{
-	int n = 0;
-	DIR *d = opendir("/proc/self/fd");
-	while (d && readdir(d))
-		n++;
-	if (d)
-		closedir(d);
-	return n;
-}
 
 struct usage { long kb; int fds; };
 static struct usage usage(void) { return (struct usage){ rss_kb(), open_fds() }; }

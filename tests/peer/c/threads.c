@@ -5,7 +5,7 @@
  *
  *   threads [-d DEV] [-g GID] [-c CASES]     exit status 0 when every behaviour held */
 #include "pair.h"
-#include <dirent.h>
+#include "usage.h"
 #include <fcntl.h>
 
 #define THREADS 8
@@ -470,31 +470,6 @@ static void many_contexts_at_a_time(struct device *d)
 	for (int i = 1; i < CONTEXTS; i += 2)
 		if (p[i].hops_done != 20)
 			FAIL("context %d: %d hops", i, p[i].hops_done);
-}
-
-/* Resident kilobytes of data: code that runs for the first time is none. */
-static long rss_kb(void)
-{
-	char line[256];
-	long kb, sum = 0;
-	FILE *f = fopen("/proc/self/status", "r");
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "RssAnon: %ld", &kb) == 1 || sscanf(line, "RssShmem: %ld", &kb) == 1)
-			sum += kb;
-	if (f)
-		fclose(f);
-	return sum;
-}
-
-static int open_fds(void)
-{
-	int n = 0;
-	DIR *d = opendir("/proc/self/fd");
-	while (d && readdir(d))
-		n++;
-	if (d)
-		closedir(d);
-	return n;
 }
 
 /* Opened and closed, with everything destroyed. The process has its sockets, and the records of all

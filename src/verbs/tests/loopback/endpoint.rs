@@ -123,6 +123,21 @@ impl Endpoint {
         self.qp.modify(&attr, mask).unwrap();
     }
 
+    /// Both ends fit again, whatever happened: RESET, and connected to each other.
+    pub(crate) fn restart(&self, peer: &Self) {
+        for end in [self, peer] {
+            let reset = QpAttr {
+                qp_state: QpState::Reset,
+                ..QpAttr::default()
+            };
+            end.qp.modify(&reset, AttrMask::STATE).unwrap();
+        }
+        self.init();
+        peer.init();
+        self.ready(peer);
+        peer.ready(self);
+    }
+
     pub(crate) fn ready(&self, peer: &Self) {
         let (rtr, rts) = masks(self.qp.qp_type());
         let attr = QpAttr {

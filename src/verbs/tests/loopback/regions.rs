@@ -24,27 +24,12 @@ pub(crate) const ALL: &[Case] = &[
 const GOOD: WcStatus = WcStatus::Success;
 const PAGE: usize = 4096;
 
-/// Both ends fit again, whatever happened.
-fn restart(a: &Endpoint, b: &Endpoint) {
-    for end in [a, b] {
-        let reset = QpAttr {
-            qp_state: QpState::Reset,
-            ..QpAttr::default()
-        };
-        end.qp.modify(&reset, AttrMask::STATE).unwrap();
-    }
-    a.init();
-    b.init();
-    a.ready(b);
-    b.ready(a);
-}
-
 /// What a request comes to; the connection is fit again afterwards.
 fn outcome(a: &Endpoint, b: &Endpoint, op: SendOp, payload: Payload) -> WcStatus {
     a.post(1, op, payload);
     let status = a.wait().status;
     if status != GOOD {
-        restart(a, b);
+        a.restart(b);
     }
     status
 }

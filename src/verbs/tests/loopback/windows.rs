@@ -36,28 +36,13 @@ fn nothing() -> Payload {
     Payload::Sges(SgeList::new())
 }
 
-/// Both ends fit again.
-fn restart(a: &Endpoint, b: &Endpoint) {
-    for end in [a, b] {
-        let reset = QpAttr {
-            qp_state: QpState::Reset,
-            ..QpAttr::default()
-        };
-        end.qp.modify(&reset, AttrMask::STATE).unwrap();
-    }
-    a.init();
-    b.init();
-    a.ready(b);
-    b.ready(a);
-}
-
 /// What a WRITE of `a` through `rkey` comes to; the connection is fit again afterwards.
 fn write(a: &Endpoint, b: &Endpoint, rkey: RKey, addr: u64, len: usize) -> WcStatus {
     let remote = Remote { addr, rkey };
     a.post(1, SendOp::Write { remote }, a.sges(0, len));
     let status = a.wait().status;
     if status != WcStatus::Success {
-        restart(a, b);
+        a.restart(b);
     }
     status
 }
@@ -105,7 +90,7 @@ fn opens_its_own_range_once(a: &Endpoint, b: &Endpoint, mw: &Mw, info: &MwBindIn
         bind(b, mw.bind_op(key(mw, 0x12), info)),
         WcStatus::MwBindErr
     );
-    restart(a, b);
+    a.restart(b);
     for (addr, len) in [
         (info.addr - 1, 2),
         (info.addr + 2047, 2),
@@ -155,7 +140,7 @@ fn broken_rules(a: &Endpoint, b: &Endpoint, mw: &Mw, info: &MwBindInfo<'_>) {
         mw.bind_op(key(mw, 1), &MwBindInfo { mr: None, ..*info }),
     ] {
         assert_eq!(bind(b, bad), WcStatus::MwBindErr, "{bad:?}");
-        restart(a, b);
+        a.restart(b);
     }
     let reads = MwBindInfo {
         access: Access::REMOTE_READ,
@@ -184,7 +169,7 @@ fn type_1() {
     }
     b.post(6, SendOp::LocalInv { rkey: before }, nothing());
     assert_eq!(b.wait().status, WcStatus::LocQpOpErr, "not of type 1");
-    restart(&a, &b);
+    a.restart(&b);
     let away = MwBindInfo {
         mr: None,
         addr: 0,
