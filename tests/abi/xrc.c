@@ -136,6 +136,81 @@ static void both_ends(void)
 	SAME(ibv_close_xrcd(xrcd), 0);
 }
 
+/* From RESET to RTS, towards a queue pair of the same device. */
+static void to_rts(struct ibv_qp *qp, uint32_t peer, union ibv_gid gid)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT, .port_num = 1, .path_mtu = IBV_MTU_1024,
+		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE, .dest_qp_num = peer, .min_rnr_timer = 1,
+		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .hop_limit = 1}},
+		.timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+	};
+
+	NEED(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+					       IBV_QP_ACCESS_FLAGS));
+	attr.qp_state = IBV_QPS_RTR;
+	NEED(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+		IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		(qp->qp_type == IBV_QPT_XRC_RECV ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)));
+	attr.qp_state = IBV_QPS_RTS;
+	NEED(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT |
+		(qp->qp_type == IBV_QPT_XRC_SEND ?
+			IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0)));
+}
+
+static void every_handle_gets_the_events(void)
+{
+	struct ibv_xrcd *xrcd = domain(ctx, -1, O_CREAT);
+	struct ibv_qp_init_attr init = {
+		.qp_type = IBV_QPT_XRC_SEND, .send_cq = cq, .cap = {.max_send_wr = 4}};
+	struct ibv_qp_open_attr open = {.comp_mask = 11, .qp_type = IBV_QPT_XRC_RECV, .xrcd = xrcd};
+	struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = {.remote_addr = 4096, .rkey = 1}}, *bad;
+	struct ibv_sge sge = {.addr = (uintptr_t)&wr, .length = 8};
+	struct ibv_qp *handles[3], *sender;
+	struct ibv_srq *srq = queue(xrcd, 4, SRQ_MASK);
+	struct ibv_mr *mr;
+	struct ibv_async_event e;
+	union ibv_gid gid;
+	struct ibv_wc wc;
+	int named = 0, flags = fcntl(ctx->async_fd, F_GETFL);
+
+	NEED(xrcd && srq && !ibv_query_gid(ctx, 1, 0, &gid));
+	NEED(mr = ibv_reg_mr(pd, &wr, sizeof(wr), 0));
+	NEED(handles[0] = target(xrcd, IBV_QP_INIT_ATTR_XRCD));
+	open.qp_num = handles[0]->qp_num;
+	NEED(handles[1] = ibv_open_qp(ctx, &open));
+	NEED(handles[2] = ibv_open_qp(ctx, &open));
+	NEED(sender = ibv_create_qp(pd, &init));
+	to_rts(handles[1], sender->qp_num, gid);
+	to_rts(sender, handles[1]->qp_num, gid);
+	/* The latest handle goes first: no event may name it any more. */
+	SAME(ibv_destroy_qp(handles[2]), 0);
+	sge.lkey = mr->lkey;
+	wr.sg_list = &sge;
+	wr.num_sge = 1;
+	SAME(ibv_get_srq_num(srq, &wr.qp_type.xrc.remote_srqn), 0);
+	SAME(ibv_post_send(sender, &wr, &bad), 0);
+	while (!ibv_poll_cq(cq, 1, &wc))
+		;
+	SAME((int)wc.status, IBV_WC_REM_ACCESS_ERR);
+	SAME(fcntl(ctx->async_fd, F_SETFL, flags | O_NONBLOCK), 0);
+	while (!ibv_get_async_event(ctx, &e)) {
+		SAME((int)e.event_type, IBV_EVENT_QP_ACCESS_ERR);
+		TRUE(e.element.qp == handles[0] || e.element.qp == handles[1]);
+		named |= e.element.qp == handles[0] ? 1 : 2;
+		ibv_ack_async_event(&e);
+	}
+	SAME(named, 3);
+	SAME(fcntl(ctx->async_fd, F_SETFL, flags), 0);
+	SAME(ibv_destroy_qp(handles[0]), 0);
+	SAME(ibv_destroy_qp(handles[1]), 0);
+	SAME(ibv_destroy_qp(sender), 0);
+	SAME(ibv_dereg_mr(mr), 0);
+	SAME(ibv_destroy_srq(srq), 0);
+	SAME(ibv_close_xrcd(xrcd), 0);
+}
+
 static void capabilities(void)
 {
 	struct ibv_device_attr_ex attr = {};
@@ -156,6 +231,7 @@ int main(int argc, char **argv)
 	RUN(domains());
 	RUN(queues());
 	RUN(both_ends());
+	RUN(every_handle_gets_the_events());
 	RUN(capabilities());
 	SAME(ibv_destroy_cq(cq), 0);
 	SAME(ibv_dealloc_pd(pd), 0);

@@ -24,22 +24,86 @@ pub struct ContextShared {
     channels: Mutex<Vec<Weak<CompChannel>>>,
 }
 
-/// A queue pair, as events see it.
+/// A queue pair.
 #[derive(Debug)]
 pub struct QpShared {
     /// Its number.
+    pub qpn: Qpn,
+    /// Interface of its device.
+    pub ifindex: u32,
+    /// Where its completions go: sends, receives. XRC queue pairs lack one or both.
+    pub cqs: Vec<Arc<Cq>>,
+    /// Whoever may use it, and hears of its events. More than one for the serving end of an
+    /// extended reliable connection alone; none once it is destroyed.
+    handles: Mutex<Vec<Arc<QpHandle>>>,
+}
+
+/// One right to use a queue pair, as events see it: each gets its own.
+#[derive(Debug)]
+pub struct QpHandle {
+    /// Number of the queue pair.
     pub qpn: Qpn,
     /// The layer above's word.
     pub user: AtomicU64,
     /// Asynchronous events taken.
     pub acks: Acks,
-    /// Whose it is.
+    /// By which open device.
     pub context: Arc<ContextShared>,
-    /// Where its completions go: sends, receives. XRC queue pairs lack one or both.
-    pub cqs: Vec<Arc<Cq>>,
 }
 
 impl QpShared {
+    pub(crate) fn new(qpn: Qpn, ifindex: u32, cqs: Vec<Arc<Cq>>) -> Self {
+        Self {
+            qpn,
+            ifindex,
+            cqs,
+            handles: Mutex::default(),
+        }
+    }
+
+    /// One handle more.
+    pub(crate) fn add_handle(&self, context: &Arc<ContextShared>, user: u64) -> Arc<QpHandle> {
+        let handle = Arc::new(QpHandle {
+            qpn: self.qpn,
+            user: AtomicU64::new(user),
+            acks: Acks::default(),
+            context: Arc::clone(context),
+        });
+        lock(&self.handles).push(Arc::clone(&handle));
+        handle
+    }
+
+    /// A handle that nobody may use any more: no event will name it.
+    pub(crate) fn remove_handle(&self, handle: &Arc<QpHandle>) {
+        lock(&self.handles).retain(|h| !Arc::ptr_eq(h, handle));
+    }
+
+    /// The handles of an open device go; true if there were some.
+    pub(crate) fn remove_handles_of(&self, context: &Arc<ContextShared>) -> bool {
+        let mut handles = lock(&self.handles);
+        let before = handles.len();
+        handles.retain(|h| !Arc::ptr_eq(&h.context, context));
+        handles.len() != before
+    }
+
+    /// It has this handle.
+    pub(crate) fn has_handle(&self, handle: &Arc<QpHandle>) -> bool {
+        lock(&self.handles).iter().any(|h| Arc::ptr_eq(h, handle))
+    }
+
+    /// Handles that are there.
+    pub(crate) fn handles(&self) -> usize {
+        lock(&self.handles).len()
+    }
+
+    /// Tells every handle.
+    pub(crate) fn raise(&self, kind: EventKind) {
+        for handle in lock(&self.handles).iter() {
+            let element = Element::Qp(Arc::clone(handle));
+            handle.context.raise(kind, element);
+        }
+    }
+
     /// Takes its completions out of its queues.
     pub(crate) fn purge(&self) {
         let mut last: Option<&Arc<Cq>> = None;
@@ -85,7 +149,7 @@ impl SrqShared {
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "said by their names")]
 pub enum Element {
-    Qp(Arc<QpShared>),
+    Qp(Arc<QpHandle>),
     Cq(Arc<Cq>),
     Srq(Arc<SrqShared>),
     Port(u8),
@@ -196,9 +260,9 @@ impl ContextShared {
             .purge(|n| matches!(&n.element, Element::Cq(cq) if cq.id == id));
     }
 
-    pub(crate) fn purge_qp(&self, qpn: Qpn) {
+    pub(crate) fn purge_qp(&self, handle: &Arc<QpHandle>) {
         self.events
-            .purge(|n| matches!(&n.element, Element::Qp(qp) if qp.qpn == qpn));
+            .purge(|n| matches!(&n.element, Element::Qp(qp) if Arc::ptr_eq(qp, handle)));
     }
 
     pub(crate) fn purge_srq(&self, id: SrqId) {

@@ -315,7 +315,7 @@ impl Env for World<'_> {
         match event {
             AsyncEvent::Qp { qpn, kind } => {
                 if let Some(qp) = self.dir.qps.get(&qpn) {
-                    qp.context.raise(kind, Element::Qp(Arc::clone(qp)));
+                    qp.raise(kind);
                 }
             }
             AsyncEvent::Cq { cq, kind } => {

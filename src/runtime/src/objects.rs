@@ -14,7 +14,7 @@ use rocebud_objects::{
 use rocebud_wire::{Gid, Qpn};
 
 use crate::channel::Acks;
-use crate::context::{AsyncNotice, ContextShared, QpShared, SrqShared};
+use crate::context::{AsyncNotice, ContextShared, QpHandle, QpShared, SrqShared};
 use crate::core::{Core, now};
 use crate::cq::{CQS_MAX, CompChannel, Completion, Cq, CqNotice, CqOptions};
 use crate::runtime::{Runtime, no_descriptor};
@@ -269,7 +269,7 @@ impl Runtime {
         init: QpInit,
         cqs: Vec<Arc<Cq>>,
         user: u64,
-    ) -> Result<Arc<QpShared>, Misuse> {
+    ) -> Result<(Arc<QpShared>, Arc<QpHandle>), Misuse> {
         self.check()?;
         let (mut core, qpn) = self.allocate_qpn()?;
         if let Err(refused) = core.node.create_qp(qpn, init) {
@@ -282,19 +282,25 @@ impl Runtime {
         for cq in &cqs {
             cq.users.fetch_add(1, Ordering::AcqRel);
         }
-        let qp = Arc::new(QpShared {
-            qpn,
-            user: AtomicU64::new(user),
-            acks: Acks::default(),
-            context: Arc::clone(context),
-            cqs,
-        });
+        let qp = Arc::new(QpShared::new(qpn, context.ifindex, cqs));
+        let handle = qp.add_handle(context, user);
         core.dir.qps.insert(qpn, Arc::clone(&qp));
         if let Some(record) = self.shared.pages.qp_record(qpn) {
             record.begin(qpn, now(), &identity(&init, None));
         }
         self.state_facts(&core);
-        Ok(qp)
+        Ok((qp, handle))
+    }
+
+    /// Another handle of a queue pair; `None` if it is destroyed.
+    pub fn open_qp(
+        &self,
+        qp: &QpShared,
+        context: &Arc<ContextShared>,
+        user: u64,
+    ) -> Option<Arc<QpHandle>> {
+        let _core = lock(&self.core);
+        (qp.handles() != 0).then(|| qp.add_handle(context, user))
     }
 
     /// A fresh number, with the engine locked. While the daemon is asked for a further slot the
@@ -473,14 +479,14 @@ impl Runtime {
         let mut core = lock(&self.core);
         core.node.attach_mcast(qp.qpn, group)?;
         let Core { groups, link, .. } = &mut *core;
-        let users = groups.entry((group, qp.context.ifindex)).or_insert(0);
+        let users = groups.entry((group, qp.ifindex)).or_insert(0);
         *users += 1;
         let joined = match link {
-            Some(link) if *users == 1 => link.join(group.ip(), qp.context.ifindex),
+            Some(link) if *users == 1 => link.join(group.ip(), qp.ifindex),
             _ => Ok(()),
         };
         if let Err(error) = joined {
-            groups.remove(&(group, qp.context.ifindex));
+            groups.remove(&(group, qp.ifindex));
             core.node.detach_mcast(qp.qpn, group)?;
             return Err(Misuse::new(
                 Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
@@ -499,43 +505,62 @@ impl Runtime {
         let mut core = lock(&self.core);
         core.node.detach_mcast(qp.qpn, group)?;
         let Core { groups, link, .. } = &mut *core;
-        leave(groups, link.as_ref(), group, qp.context.ifindex);
+        leave(groups, link.as_ref(), group, qp.ifindex);
         Ok(())
     }
 
-    /// Destroys a queue pair: its completions vanish. Waits for acknowledgements.
+    /// Gives up a handle of a queue pair. With the last one it is destroyed, and its completions
+    /// vanish. Waits for acknowledgements of the handle's events. True if it was the last.
     ///
     /// # Errors
-    /// EBUSY: attached to a multicast group.
-    pub fn destroy_qp(&self, qp: &QpShared) -> Result<(), Misuse> {
+    /// EBUSY: the last, and attached to a multicast group. EINVAL: done already.
+    pub fn destroy_qp(&self, qp: &QpShared, handle: &Arc<QpHandle>) -> Result<bool, Misuse> {
         let mut core = lock(&self.core);
-        self.kick(&mut core); // The peer waits for the ACK of what we have taken.
-        let (node, mut world) = core.split(&self.shared);
-        node.destroy_qp(qp.qpn, &mut world)?;
+        if !qp.has_handle(handle) {
+            return Err(Misuse::invalid("destroy_qp: done already"));
+        }
+        let last = qp.handles() == 1;
+        if last {
+            self.kick(&mut core); // The peer waits for the ACK of what we have taken.
+            let (node, mut world) = core.split(&self.shared);
+            node.destroy_qp(qp.qpn, &mut world)?;
+            self.forget_qp(&mut core, qp);
+            self.state_facts(&core);
+            self.kick(&mut core);
+        }
+        qp.remove_handle(handle);
+        drop(core);
+        handle.context.purge_qp(handle);
+        handle.acks.wait_settled();
+        Ok(last)
+    }
+
+    /// Takes a queue pair that the engine no longer has out of the books.
+    fn forget_qp(&self, core: &mut Core, qp: &QpShared) {
         core.dir.qps.remove(&qp.qpn);
         core.qpns.free(qp.qpn, now().0);
         qp.purge();
+        qp.release_cqs();
         if let Some(record) = self.shared.pages.qp_record(qp.qpn) {
             record.end();
         }
-        self.state_facts(&core);
-        self.kick(&mut core);
-        drop(core);
-        qp.release_cqs();
-        qp.context.purge_qp(qp.qpn);
-        qp.acks.wait_settled();
-        Ok(())
     }
 
     // ---- handles dropped without destroy: nobody is left to acknowledge, so nobody is waited for
 
-    /// Destroys a queue pair whose last handle went.
-    pub fn abandon_qp(&self, qp: &QpShared) {
+    /// Gives up a handle that was dropped; destroys the queue pair with its last one.
+    pub fn abandon_qp(&self, qp: &QpShared, handle: &Arc<QpHandle>) {
         let mut core = lock(&self.core);
-        self.destroy_left_over(&mut core, qp);
-        self.state_facts(&core);
+        if !qp.has_handle(handle) {
+            return;
+        }
+        qp.remove_handle(handle);
+        if qp.handles() == 0 {
+            self.destroy_left_over(&mut core, qp);
+            self.state_facts(&core);
+        }
         drop(core);
-        qp.context.purge_qp(qp.qpn);
+        handle.context.purge_qp(handle);
     }
 
     /// Destroys a completion queue whose last handle went.
@@ -564,13 +589,8 @@ impl Runtime {
     pub fn destroy_context(&self, context: &Arc<ContextShared>) {
         let mut core = lock(&self.core);
         let mine = |c: &Arc<ContextShared>| Arc::ptr_eq(c, context);
-        let qps: Vec<_> = core
-            .dir
-            .qps
-            .values()
-            .filter(|qp| mine(&qp.context))
-            .cloned()
-            .collect();
+        let lost = |qp: &&Arc<QpShared>| qp.remove_handles_of(context) && qp.handles() == 0;
+        let qps: Vec<_> = core.dir.qps.values().filter(lost).cloned().collect();
         for qp in qps {
             self.destroy_left_over(&mut core, &qp);
         }
@@ -595,13 +615,7 @@ impl Runtime {
             let (node, mut world) = core.split(&self.shared);
             let _ = node.destroy_qp(qp.qpn, &mut world);
         }
-        core.dir.qps.remove(&qp.qpn);
-        core.qpns.free(qp.qpn, now().0);
-        qp.purge();
-        qp.release_cqs();
-        if let Some(record) = self.shared.pages.qp_record(qp.qpn) {
-            record.end();
-        }
+        self.forget_qp(core, qp);
     }
 
     fn detach_all(core: &mut Core, qp: &QpShared) {
@@ -609,7 +623,7 @@ impl Runtime {
         for group in groups {
             if core.node.detach_mcast(qp.qpn, group).is_ok() {
                 let Core { groups, link, .. } = &mut *core;
-                leave(groups, link.as_ref(), group, qp.context.ifindex);
+                leave(groups, link.as_ref(), group, qp.ifindex);
             }
         }
     }

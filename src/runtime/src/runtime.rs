@@ -350,7 +350,7 @@ impl Runtime {
                 context.raise(kind, Element::Port(1));
             }
             if after.is_none() {
-                self.fail_qps(|qp| Arc::ptr_eq(&qp.context, &context));
+                self.fail_qps(|qp| qp.ifindex == context.ifindex);
                 context.lose();
             }
             if let Some(after) = after.filter(|a| a.active_mtu != before.active_mtu) {
@@ -363,7 +363,7 @@ impl Runtime {
         let mut core = lock(&self.core);
         let Core { node, dir, .. } = &mut *core;
         for qp in dir.qps.values() {
-            if qp.context.ifindex == context.ifindex {
+            if qp.ifindex == context.ifindex {
                 let _ = node.set_port_mtu(qp.qpn, mtu);
             }
         }

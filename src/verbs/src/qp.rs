@@ -1,13 +1,13 @@
 //! Queue pairs.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use rocebud_objects::{
     AttrMask, CqId, Errno, Misuse, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RateLimit,
     RecvWr, SendWr, Sge,
 };
-use rocebud_runtime::context::QpShared;
+use rocebud_runtime::context::{QpHandle, QpShared};
 use rocebud_runtime::{Runtime, ports};
 use rocebud_wire::{Gid, Qpn};
 
@@ -54,45 +54,47 @@ impl QpCreate {
     }
 }
 
-/// A queue pair.
+/// A queue pair, as one creation or one `ibv_open_qp` gave it.
 #[derive(Clone, Debug)]
 pub struct Qp {
-    inner: Arc<QpInner>,
+    inner: Arc<Opened>,
 }
 
+/// One handle of a queue pair: with its last one the queue pair goes.
 #[derive(Debug)]
-struct QpInner {
+struct Opened {
     context: Context,
+    handle: Arc<QpHandle>,
+    real: Arc<Real>,
+    xrcd: Option<XrcdUse>,
+    gone: AtomicBool,
+}
+
+/// What all handles of a queue pair have in common.
+#[derive(Debug)]
+struct Real {
     shared: Arc<QpShared>,
     init: QpInit,
     pd: PdUse,
     /// Keep what it uses alive, as handles. Rust drops them after the queue pair is destroyed.
     _uses: (Vec<Cq>, Option<Srq>),
-    xrcd: Option<XrcdUse>,
-    /// Handles that `ibv_open_qp` and the creation gave, and that were not destroyed.
-    opened: AtomicU32,
-    gone: AtomicBool,
 }
 
 /// A queue pair that may be gone.
 #[derive(Clone, Debug)]
-pub(crate) struct WeakQp(Weak<QpInner>);
+pub(crate) struct WeakQp(Weak<Real>);
 
 impl WeakQp {
     pub(crate) fn is_alive(&self) -> bool {
-        let qp = self.0.upgrade();
-        qp.is_some_and(|qp| !qp.gone.load(Ordering::Acquire))
+        self.0.strong_count() != 0
     }
 
-    /// One handle more.
-    pub(crate) fn open(&self) -> Option<Qp> {
-        let inner = self.0.upgrade()?;
-        let more = |n: u32| (n != 0).then(|| n + 1);
-        let opened = &inner.opened;
-        opened
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
-            .ok()?;
-        Some(Qp { inner })
+    /// One handle more, unless the queue pair is destroyed.
+    pub(crate) fn open(&self, context: &Context, xrcd: &Xrcd) -> Option<Qp> {
+        let real = self.0.upgrade()?;
+        let runtime = context.runtime();
+        let handle = runtime.open_qp(&real.shared, context.shared(), 0)?;
+        Some(Qp::opened(context, handle, real, Some(xrcd)))
     }
 }
 
@@ -139,23 +141,35 @@ impl Qp {
         let context = pd.context().clone();
         let cqs = uses.0.iter().map(|cq| Arc::clone(cq.shared())).collect();
         let runtime = context.runtime();
-        let shared = runtime.create_qp(context.shared(), init, cqs, user)?;
-        Ok(Self {
-            inner: Arc::new(QpInner {
-                context,
-                shared,
-                init,
-                pd: pd.hold(),
-                _uses: uses,
+        let (shared, handle) = runtime.create_qp(context.shared(), init, cqs, user)?;
+        let real = Real {
+            shared,
+            init,
+            pd: pd.hold(),
+            _uses: uses,
+        };
+        Ok(Self::opened(&context, handle, Arc::new(real), xrcd))
+    }
+
+    fn opened(
+        context: &Context,
+        handle: Arc<QpHandle>,
+        real: Arc<Real>,
+        xrcd: Option<&Xrcd>,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Opened {
+                context: context.clone(),
+                handle,
+                real,
                 xrcd: xrcd.map(Xrcd::hold),
-                opened: AtomicU32::new(1),
                 gone: AtomicBool::new(false),
             }),
-        })
+        }
     }
 
     pub(crate) fn downgrade(&self) -> WeakQp {
-        WeakQp(Arc::downgrade(&self.inner))
+        WeakQp(Arc::downgrade(&self.inner.real))
     }
 
     #[inline]
@@ -184,25 +198,25 @@ impl Qp {
     }
 
     pub(crate) fn pd(&self) -> &Pd {
-        self.inner.pd.pd()
+        self.inner.real.pd.pd()
     }
 
     /// Its number.
     #[must_use]
     pub fn qpn(&self) -> Qpn {
-        self.inner.shared.qpn
+        self.inner.real.shared.qpn
     }
 
     /// Its type.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
-        self.inner.init.qp_type
+        self.inner.real.init.qp_type
     }
 
     /// Sizes granted.
     #[must_use]
     pub fn cap(&self) -> QpCap {
-        self.inner.init.cap
+        self.inner.real.init.cap
     }
 
     /// `ibv_modify_qp`. On an error nothing has changed.
@@ -220,7 +234,7 @@ impl Qp {
             None
         };
         self.runtime()
-            .modify_qp(&self.inner.shared, attr, mask, path)
+            .modify_qp(&self.inner.real.shared, attr, mask, path)
     }
 
     /// `ibv_query_qp_data_in_order`: messages to a connected queue pair, and READ responses, are
@@ -248,8 +262,10 @@ impl Qp {
         if self.inner.context.runtime().is_inherited() {
             self.inner.context.check()?;
         }
-        if self.inner.gone.load(Ordering::Acquire) {
-            return Err(Misuse::invalid("the queue pair was destroyed"));
+        if self.inner.gone.load(Ordering::Acquire) || !self.inner.context.is_open() {
+            return Err(Misuse::invalid(
+                "the queue pair was destroyed or its device closed",
+            ));
         }
         self.runtime().query_qp(self.qpn())
     }
@@ -350,7 +366,7 @@ impl Qp {
     /// EINVAL: not UD, or not multicast. ENOMEM: too many.
     pub fn attach_mcast(&self, group: Gid) -> Result<(), Misuse> {
         self.check()?;
-        self.runtime().attach_mcast(&self.inner.shared, group)
+        self.runtime().attach_mcast(&self.inner.real.shared, group)
     }
 
     /// `ibv_detach_mcast`.
@@ -359,59 +375,61 @@ impl Qp {
     /// EINVAL: not attached.
     pub fn detach_mcast(&self, group: Gid) -> Result<(), Misuse> {
         self.check()?;
-        self.runtime().detach_mcast(&self.inner.shared, group)
+        self.runtime().detach_mcast(&self.inner.real.shared, group)
     }
 
-    /// `ibv_destroy_qp`: with its last handle its completions vanish; waits until every event taken was acknowledged.
+    /// `ibv_destroy_qp`: with its last handle its completions vanish; waits until every event of
+    /// this handle that was taken is acknowledged.
     ///
     /// # Errors
     /// EBUSY: attached to a multicast group. EINVAL: done already.
     pub fn destroy(&self) -> Result<(), Misuse> {
-        if self.inner.context.runtime().is_inherited() {
-            return self.inner.context.check();
+        let inner = &self.inner;
+        let runtime = self.runtime();
+        if runtime.is_inherited() {
+            return inner.context.check();
         }
-        let less = |n: u32| n.checked_sub(1);
-        let opened = &self.inner.opened;
-        match opened.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) {
-            Ok(1) => {}
-            Ok(_) => return Ok(()),
-            Err(_) => return Err(Misuse::invalid("destroy_qp: done already")),
+        if inner.gone.swap(true, Ordering::AcqRel) {
+            return Err(Misuse::invalid("destroy_qp: done already"));
         }
-        self.inner.gone.store(true, Ordering::Release);
-        if self.inner.context.is_open()
-            && let Err(refused) = self.runtime().destroy_qp(&self.inner.shared)
-        {
-            self.inner.gone.store(false, Ordering::Release);
-            self.inner.opened.store(1, Ordering::Release);
-            return Err(refused);
+        if inner.context.is_open() {
+            match runtime.destroy_qp(&inner.real.shared, &inner.handle) {
+                Ok(true) => inner.real.pd.release(),
+                Ok(false) => {}
+                Err(refused) => {
+                    inner.gone.store(false, Ordering::Release);
+                    return Err(refused);
+                }
+            }
+        } else {
+            inner.real.pd.release();
         }
-        if let Some(xrcd) = &self.inner.xrcd {
+        if let Some(xrcd) = &inner.xrcd {
             xrcd.release();
         }
-        self.inner.pd.release();
         Ok(())
     }
 
     /// `ibv_ack_async_event`, by object: acknowledges `n` asynchronous events taken.
     pub fn ack_async_events(&self, n: u32) {
-        if !self.inner.context.runtime().is_inherited() {
-            self.inner.shared.acks.ack(n);
+        if !self.runtime().is_inherited() {
+            self.inner.handle.acks.ack(n);
         }
     }
 
-    /// The word that events carry.
+    /// The word that events of this handle carry.
     #[must_use]
     pub fn user(&self) -> u64 {
-        self.inner.shared.user.load(Ordering::Acquire)
+        self.inner.handle.user.load(Ordering::Acquire)
     }
 
     /// Sets [`Qp::user`].
     pub fn set_user(&self, user: u64) {
-        self.inner.shared.user.store(user, Ordering::Release);
+        self.inner.handle.user.store(user, Ordering::Release);
     }
 }
 
-impl Drop for QpInner {
+impl Drop for Opened {
     fn drop(&mut self) {
         if self.context.runtime().is_inherited()
             || self.gone.load(Ordering::Acquire)
@@ -419,7 +437,8 @@ impl Drop for QpInner {
         {
             return;
         }
-        self.context.runtime().abandon_qp(&self.shared);
+        let runtime = self.context.runtime();
+        runtime.abandon_qp(&self.real.shared, &self.handle);
     }
 }
 

@@ -171,7 +171,11 @@ impl Xrcd {
         self.inner.domain.id
     }
 
-    pub(crate) fn check(&self, context: &Context) -> Result<(), Misuse> {
+    /// The domain may be used with `context`.
+    ///
+    /// # Errors
+    /// EINVAL: closed, or of another open device. EIO: the device is gone.
+    pub fn check(&self, context: &Context) -> Result<(), Misuse> {
         self.inner.context.check()?;
         if self.inner.gone.load(Ordering::Acquire) || !self.inner.context.is_related(context) {
             return Err(Misuse::invalid(
@@ -210,14 +214,16 @@ impl Xrcd {
     }
 
     /// `ibv_open_qp`: another handle of a serving queue pair of this domain, within the process.
-    /// It is destroyed with its last handle.
+    /// Each handle gets the events, at the device by which its domain was opened. The queue pair
+    /// is destroyed with its last handle.
     ///
     /// # Errors
     /// EINVAL: the domain has no such queue pair.
     pub fn open_qp(&self, qpn: Qpn) -> Result<Qp, Misuse> {
         self.check(&self.inner.context)?;
         let found = self.inner.domain.targets().get(&qpn).cloned();
-        found.and_then(|qp| qp.open()).ok_or(Misuse::invalid(
+        let opened = found.and_then(|qp| qp.open(&self.inner.context, self));
+        opened.ok_or(Misuse::invalid(
             "open_qp: this XRC domain has no XRC_RECV queue pair of that number in this process",
         ))
     }

@@ -109,13 +109,14 @@ own_entry! {
             ));
         }
         let xrcd = Handle::<Xrcd>::from_raw(wanted.xrcd).mine()?;
+        xrcd.verbs.check(&context.verbs)?;
         let verbs = xrcd.verbs.open_qp(Qpn::new(wanted.qp_num))?;
         let user = if wanted.comp_mask & MASK_OPEN_CONTEXT == 0 {
             core::ptr::null_mut()
         } else {
             wanted.qp_context
         };
-        publish_target(context.as_ptr(), verbs, user)
+        publish_target(xrcd.head.get().context, verbs, user)
     }
 }
 
@@ -125,11 +126,9 @@ pub(crate) fn create_target(
     wanted: &ibv_qp_init_attr_ex,
 ) -> Outcome<*mut ibv_qp> {
     let xrcd = Handle::<Xrcd>::from_raw(wanted.xrcd).mine()?;
-    publish_target(
-        context.as_ptr(),
-        xrcd.verbs.create_qp(0)?,
-        wanted.qp_context,
-    )
+    xrcd.verbs.check(&context.verbs)?;
+    let verbs = xrcd.verbs.create_qp(0)?;
+    publish_target(xrcd.head.get().context, verbs, wanted.qp_context)
 }
 
 /// The slots of `verbs_context`: open_xrcd, close_xrcd, create_srq_ex, open_qp.

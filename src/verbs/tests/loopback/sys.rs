@@ -118,6 +118,17 @@ pub(crate) fn set_nonblocking(fd: i32) {
     unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
 }
 
+/// Something waits to be read from the descriptor.
+pub(crate) fn readable(fd: i32) -> bool {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one entry of our own.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}
+
 /// Writes `byte` all over pages of [`map`].
 pub(crate) fn fill(at: u64, len: usize, byte: u8) {
     // SAFETY: the caller mapped `len` bytes there.

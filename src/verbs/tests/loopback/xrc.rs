@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use rocebud_verbs::*;
 
-use crate::endpoint::{Endpoint, all_access, loopback, masks, pattern, wait_cq};
+use crate::endpoint::{Endpoint, all_access, loopback, masks, pattern, wait_cq, wait_until};
 use crate::{Case, sys};
 
 pub(crate) const ALL: &[Case] = &[
@@ -18,6 +18,11 @@ pub(crate) const ALL: &[Case] = &[
     (
         "an_opened_queue_pair_lives_as_long_as_its_last_handle",
         opened,
+    ),
+    ("events_reach_every_handle_of_a_queue_pair", events),
+    (
+        "a_queue_pair_outlives_the_device_that_made_it_while_another_has_it",
+        outlives,
     ),
 ];
 
@@ -236,4 +241,155 @@ fn opened() {
     let gone = xrcd.open_qp(created.qpn()).unwrap_err();
     assert_eq!(gone.errno, Errno::EINVAL);
     xrcd.close().unwrap();
+}
+
+/// A sender connected to a serving queue pair, whose domain's file is open once more.
+struct Served {
+    sender: Endpoint,
+    at: Endpoint,
+    file: File,
+    xrcd: Xrcd,
+    srq: Srq,
+    created: Qp,
+}
+
+fn served(user: u64) -> Served {
+    let sender = Endpoint::new(QpType::XrcSend, false, 64);
+    let at = Endpoint::new(QpType::Rc, false, 64);
+    let path = std::env::temp_dir().join(format!("rocebud-xrc-{}-{user}", std::process::id()));
+    let file = File::create(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let xrcd = at.context.open_xrcd(of(&file)).unwrap();
+    let srq = at.pd.create_xrc_srq(&ATTR, &xrcd, &at.cq, 0).unwrap();
+    let created = xrcd.create_qp(user).unwrap();
+    connect([(&sender.qp, &sender), (&created, &at)]);
+    Served {
+        sender,
+        at,
+        file,
+        xrcd,
+        srq,
+        created,
+    }
+}
+
+fn of(file: &File) -> OpenXrcd {
+    OpenXrcd {
+        fd: Some(file.as_raw_fd()),
+        ..OWN
+    }
+}
+
+impl Served {
+    /// One request; its completion's status.
+    fn request(&self, op: SendOp) -> WcStatus {
+        let wr = SendWr {
+            wr_id: 1,
+            op,
+            flags: SendFlags::SIGNALED,
+            payload: self.sender.sges(0, 8),
+            ud: None,
+            xrc_srqn: self.srq.number(),
+        };
+        self.sender.qp.post_send(wr).unwrap();
+        self.sender.wait().status
+    }
+
+    /// A request that the serving end refuses, and says so in an event.
+    fn misbehave(&self) {
+        let remote = self.sender.remote(0); // A key of another domain.
+        let status = self.request(SendOp::Write { remote });
+        assert_eq!(status, WcStatus::RemAccessErr);
+    }
+}
+
+/// Events of a device, as kind and `user` word of the queue pair they are about, and acknowledged.
+fn taken(context: &Context) -> Vec<(EventKind, u64)> {
+    sys::set_nonblocking(context.async_fd());
+    let mut all = Vec::new();
+    while let Ok(event) = context.next_async_event() {
+        if let AsyncElement::Qp { user, .. } = event.element {
+            all.push((event.kind, user));
+        }
+        event.ack();
+    }
+    all.sort_unstable_by_key(|(_, user)| *user);
+    all
+}
+
+fn events() {
+    // Three handles, the last by another open device: each is named in an event of its own, and
+    // one that was destroyed is not named again.
+    let served = served(11);
+    let second = loopback();
+    let second_xrcd = second.open_xrcd(of(&served.file)).unwrap();
+    let qpn = served.created.qpn();
+    let same = served.xrcd.open_qp(qpn).unwrap();
+    let other = second_xrcd.open_qp(qpn).unwrap();
+    same.set_user(22);
+    other.set_user(33);
+    let users = [&served.created, &same, &other].map(Qp::user);
+    assert_eq!(users, [11, 22, 33], "a word for each handle");
+    assert_eq!(second_xrcd.close().unwrap_err().errno, Errno::EBUSY);
+
+    served.misbehave();
+    let kind = EventKind::QpAccessErr;
+    wait_until("the second device's event", || {
+        sys::readable(second.async_fd())
+    });
+    assert_eq!(taken(&served.at.context), [(kind, 11), (kind, 22)]);
+    assert_eq!(taken(&second), [(kind, 33)]);
+
+    // Unread events go with their handle, the others stay.
+    let again = self::served(44);
+    let gone = again.xrcd.open_qp(again.created.qpn()).unwrap();
+    gone.set_user(55);
+    again.misbehave();
+    wait_until("events", || sys::readable(again.at.context.async_fd()));
+    gone.destroy().unwrap();
+    assert_eq!(gone.destroy().unwrap_err().errno, Errno::EINVAL);
+    assert_eq!(gone.query().unwrap_err().errno, Errno::EINVAL);
+    assert_eq!(taken(&again.at.context), [(kind, 44)]);
+
+    // Destroying a handle waits for the acknowledgement of its own events alone.
+    let last = self::served(66);
+    let free = last.xrcd.open_qp(last.created.qpn()).unwrap();
+    free.set_user(77);
+    last.misbehave();
+    wait_until("events", || sys::readable(last.at.context.async_fd()));
+    let held = [(); 2].map(|()| last.at.context.next_async_event().unwrap());
+    let of_free = |e: &AsyncEventOut| matches!(e.element, AsyncElement::Qp { user: 77, .. });
+    let (mut of_free, mut of_created) = held.into_iter().partition::<Vec<_>, _>(of_free);
+    of_free.pop().unwrap().ack();
+    free.destroy().unwrap();
+    of_created.pop().unwrap().ack();
+    last.created.destroy().unwrap();
+}
+
+fn outlives() {
+    let served = served(88);
+    let second = loopback();
+    let xrcd = second.open_xrcd(of(&served.file)).unwrap();
+    let pd = second.alloc_pd().unwrap();
+    let cq = second.create_cq(4, None, 0, 0).unwrap();
+    let srq = pd.create_xrc_srq(&ATTR, &xrcd, &cq, 0).unwrap();
+    let other = xrcd.open_qp(served.created.qpn()).unwrap();
+    served.at.context.close();
+    assert!(served.created.query().is_err(), "its device is closed");
+    assert_eq!(other.query().unwrap().0.qp_state, QpState::Rts);
+    srq.post_recv(RecvWr::default()).unwrap();
+    let wr = SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        flags: SendFlags::SIGNALED,
+        payload: served.sender.sges(0, 0),
+        ud: None,
+        xrc_srqn: srq.number(),
+    };
+    served.sender.qp.post_send(wr).unwrap();
+    assert_eq!(served.sender.wait().status, WcStatus::Success);
+    assert_eq!(wait_cq(&cq).qp_num, other.qpn());
+    other.destroy().unwrap();
+    let gone = xrcd.open_qp(other.qpn()).unwrap_err();
+    assert_eq!(gone.errno, Errno::EINVAL);
 }
