@@ -379,7 +379,12 @@ impl Core {
 
     /// When the next turn must happen even if nothing arrives.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        let waits = self.tx.is_stuck() || self.node.has_held() || !self.outbox.is_empty();
+        // What a turn's bounds left over has a deadline, too: its program may be asleep, and a UC or UD
+        // queue pair gets no answers that would wake anybody.
+        let waits = self.tx.is_stuck()
+            || self.node.has_held()
+            || self.node.wants_transmit()
+            || !self.outbox.is_empty();
         let retry = waits.then(|| now().0 + STUCK_RETRY_NS);
         let losses = Some(self.losses_due_ns).filter(|at| *at != u64::MAX);
         let timer = self.node.next_timeout().map(|at| at.0);

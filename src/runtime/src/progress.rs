@@ -386,8 +386,7 @@ impl<'a> Thread<'a> {
         if woken.forwarded {
             let mut core = lock(&self.runtime.core);
             core.receive_forwarded(&self.runtime.shared);
-            core.transmit(&self.runtime.shared);
-            self.progress.rearm(&core);
+            self.runtime.kick(&mut core);
             drop(core);
             self.progress.rouse();
         }
@@ -398,7 +397,7 @@ impl<'a> Thread<'a> {
         sys::take(self.progress.timer.as_fd());
         self.progress.armed_ns.store(NEVER, Ordering::Relaxed);
         core.turn(&self.runtime.shared, || false);
-        self.progress.rearm(&core);
+        self.runtime.kick(&mut core);
         drop(core);
         self.progress.rouse();
     }

@@ -475,7 +475,7 @@ impl Runtime {
     pub(crate) fn progress_for_sleep(&self) {
         let mut core = lock(&self.core);
         core.turn(&self.shared, || false);
-        self.progress.rearm(&core);
+        self.kick(&mut core);
     }
 
     /// Sends what a post has made ready. The holder of the lock calls it last.

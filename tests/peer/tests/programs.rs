@@ -66,7 +66,31 @@ pub(crate) fn cases() -> Vec<Case> {
         atomics_on_four_qps,
     ));
     all.push(Case::new("perftest_xrc_veth_9000", &wire, xrc));
+    let anyone = [Need::Build, Need::Program("ib_send_bw")];
+    all.push(Case::new(
+        "unreliable_senders_that_sleep_finish",
+        &anyone,
+        asleep,
+    ));
     all
+}
+
+/// No answers wake a UC or UD sender that waits for its completions: whatever a bounded turn of the engine
+/// leaves over has to leave all the same. And perftest polls a few of many completions for each event.
+fn asleep() -> Outcome {
+    let stage = Place::Loopback.open()?;
+    let mut series = Series::default();
+    let long: &[&str] = &["-F", "-e", "-c", "UC", "-n", "50", "-s", "1048575"];
+    for args in [
+        long,
+        &["-F", "-e", "-c", "UC", "-n", "50", "-q", "8"],
+        &["-F", "-e", "-c", "UD", "-n", "10", "-q", "8", "-b"],
+    ] {
+        let mut program = Program::perftest("ib_send_bw", Family::V4, args);
+        program.limit = 30;
+        series.note(&args.join(" "), stage.run(&program));
+    }
+    series.end()
 }
 
 fn pingpongs(place: Place) -> Outcome {
