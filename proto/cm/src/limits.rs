@@ -1,0 +1,30 @@
+//! How much the connection manager keeps, and why not more.
+
+/// Connections of one manager, time-wait included: 10,000 between two processes of one host are
+/// 20,000 here; six times that. A connection is about 700 bytes.
+pub const CONNECTIONS_MAX: usize = 131_072;
+
+/// Requests that wait for an application, if it names no number: what Linux takes.
+pub const BACKLOG_DEFAULT: u32 = 1024;
+
+/// The longest backlog that an application gets.
+pub const BACKLOG_MAX: u32 = 4096;
+
+/// One place in so many of a backlog is kept for peers of which no request waits, so that a peer
+/// that floods a listener does not shut out the others.
+pub const BACKLOG_RESERVE: u32 = 8;
+
+/// Listeners of one manager.
+pub const LISTENERS_MAX: usize = 65_536;
+
+/// Events that wait to be polled before new requests are dropped.
+pub const EVENTS_MAX: usize = 65_536;
+
+/// Messages that wait to be polled before answers that a peer can ask for again are dropped.
+pub const ANSWERS_MAX: usize = 4096;
+
+/// The longest time that an MRA makes us wait: 4.7 minutes (code 26). Linux itself says 24.
+pub const MRA_CODE_MAX: u8 = 26;
+
+/// The longest time-wait: 17 s (code 22). A peer names the code, and must not pin our memory.
+pub const TIME_WAIT_CODE_MAX: u8 = 22;
