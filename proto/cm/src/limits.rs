@@ -14,6 +14,10 @@ pub const BACKLOG_MAX: u32 = 4096;
 /// that floods a listener does not shut out the others.
 pub const BACKLOG_RESERVE: u32 = 8;
 
+/// Connections that one peer may ask for before it is ready for them, accepted or not: beyond
+/// it its requests are dropped. Room for 10,000 at once from one process.
+pub const HALF_OPEN_MAX: u32 = 16_384;
+
 /// Listeners of one manager.
 pub const LISTENERS_MAX: usize = 65_536;
 

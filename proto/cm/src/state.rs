@@ -217,7 +217,9 @@ const RULES: &[Rule] = {
         // Active: REQ out, REP in, RTU out.
         rule(ASKED, &[On::MraReq], &[Wait], Some(MraReqRcvd)),
         rule(ASKED, &[On::Rep], &[RaiseReply], Some(RepRcvd)),
-        rule(ASKED, &[On::Rej, On::RejStale], &[RaiseRejected, Leave], None),
+        rule(ASKED, &[On::Rej], &[RaiseRejected, Leave], None),
+        // The peer still knows our queue pair from an older connection, so its number rests.
+        rule(ASKED, &[On::RejStale], &[RaiseRejected], Some(TimeWait)),
         rule(ASKED, &[On::Timer], &[Again], None),
         rule(ASKED, &[On::GiveUp], &[RaiseUnreachable, Leave], None),
         // Nothing is said about an id that the peer has not named yet. Its REP will find nobody.
@@ -231,7 +233,8 @@ const RULES: &[Rule] = {
         rule(ASKING, &[On::Req], &[SendMra], Some(MraReqSent)),
         rule(ASKING, &[On::Accept], &[Send], Some(RepSent)),
         rule(ASKING, &[On::Reject, On::Forget], &[SendRej, Leave], None),
-        rule(ASKING, &[On::Rej, On::RejStale], &[RaiseRejected, Leave], None),
+        rule(ASKING, &[On::Rej], &[RaiseRejected, Leave], None),
+        rule(ASKING, &[On::RejStale], &[RaiseRejected], Some(TimeWait)),
         rule(ASKING, &[On::Stale], &[RaiseStale, Leave], None),
         rule(&[RepSent], &[On::Req], &[Again], None),
         rule(ACCEPTED, &[On::MraRep], &[Wait], Some(MraRepRcvd)),

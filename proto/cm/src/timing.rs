@@ -32,17 +32,18 @@ pub const fn packet_life_of(timeout: u8) -> u8 {
 
 /// When messages that nobody answers are sent again, and when that ends.
 ///
-/// With the default, silence takes 7.75 s to be believed: sent after 0, 0.25, 0.75, 1.75 and
-/// 3.75 s, and given up 4 s after the last time. (Linux: 16 times, 4 to 6 s apart; more than a
+/// With the default, silence takes 7.8 s to be believed: sent after 0, 0.25, 0.75, 1.75 and
+/// 3.75 s, and given up 4.1 s after the last time. (Linux: 16 times, 4 to 6 s apart; more than a
 /// minute.) A peer whose application needs longer says so by an MRA when it sees the first
 /// repetition, so a short beginning costs a slow application nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Nanoseconds from the first sending to the second; doubles from then on. At least 1 ms.
     pub first_resend_ns: u64,
-    /// Nanoseconds that an interval never exceeds.
+    /// Nanoseconds that an interval never exceeds, and that the last one has.
     pub resend_ns_max: u64,
-    /// How often a message is sent in all. At least 1.
+    /// How often a message is sent in all, at least 1. Where a REQ allows fewer repetitions
+    /// ([`Connect::max_cm_retries`](crate::Connect::max_cm_retries)), that counts.
     pub sends: u8,
     /// The code in our MRAs: how long our applications may think about a request.
     pub service_timeout: u8,
@@ -60,14 +61,16 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Nanoseconds to wait after the `sent`-th sending (1 = the first).
+    /// Nanoseconds to wait after the `sent`-th of `sends` sendings (1 = the first).
     #[must_use]
-    pub fn interval_ns(&self, sent: u8) -> u64 {
+    pub fn interval_ns(&self, sent: u8, sends: u8) -> u64 {
         let doublings = u32::from(sent.saturating_sub(1)).min(32);
         let first = self.first_resend_ns.max(MS);
-        first
-            .saturating_mul(1 << doublings)
-            .min(self.resend_ns_max.max(first))
+        let longest = self.resend_ns_max.max(first);
+        if sent >= sends {
+            return longest;
+        }
+        first.saturating_mul(1 << doublings).min(longest)
     }
 }
 
@@ -87,9 +90,11 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_believed_after_seven_seconds_and_three_quarters() {
+    fn silence_is_believed_after_eight_seconds() {
         let config = Config::default();
-        let all: u64 = (1..=config.sends).map(|n| config.interval_ns(n)).sum();
-        assert_eq!(all, 7750 * MS);
+        let wait = |n| config.interval_ns(n, config.sends);
+        let all: u64 = (1..=config.sends).map(wait).sum();
+        assert_eq!(all, 7846 * MS);
+        assert_eq!(config.interval_ns(1, 1), 4096 * MS);
     }
 }

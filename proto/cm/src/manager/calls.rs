@@ -87,9 +87,10 @@ impl Manager {
 
     /// Sends the first message of a connection, and from then on again.
     fn begin(&mut self, now: Instant, id: ConnId, mad: alloc::boxed::Box<[u8; 256]>) {
-        let deadline = now + self.config.interval_ns(1);
+        let mut deadline = now;
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.sent = 1;
+            deadline = now + self.config.interval_ns(1, conn.sends);
             conn.last = Some(mad.clone());
             self.out.send(conn.path, mad);
         }

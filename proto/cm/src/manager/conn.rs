@@ -43,11 +43,14 @@ pub(crate) struct Conn {
     pub(crate) packet_life: u8,
     /// The message that is repeated until it is answered, or whenever it is asked for again.
     pub(crate) last: Option<Box<[u8; MAD_LEN]>>,
-    /// How often it was sent.
+    /// How often it was sent, and how often it may be.
     pub(crate) sent: u8,
+    pub(crate) sends: u8,
     pub(crate) deadline: Option<Instant>,
     /// Where it takes a place in the backlog.
     pub(crate) place: Option<ListenerId>,
+    /// It counts among those that its peer has asked for and is not ready for.
+    pub(crate) half_open: bool,
     /// A newer connection has taken over the peer's queue pair.
     pub(crate) overtaken: bool,
 }
@@ -146,7 +149,7 @@ impl Conn {
     ) {
         self.last = Some(mad.clone());
         self.sent = 1;
-        self.deadline = repeat.then(|| now + config.interval_ns(1));
+        self.deadline = repeat.then(|| now + config.interval_ns(1, self.sends));
         out.send(self.path, mad);
     }
 

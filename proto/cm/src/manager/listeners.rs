@@ -138,6 +138,11 @@ impl Listeners {
         true
     }
 
+    /// Places taken, of all listeners.
+    pub(crate) fn waiting(&self) -> usize {
+        self.all.values().map(|l| l.waiting as usize).sum()
+    }
+
     /// Gives a place back.
     pub(crate) fn give_place(&mut self, id: ListenerId, peer: Peer) {
         let Some(listener) = self.all.get_mut(&id) else {

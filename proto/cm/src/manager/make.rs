@@ -78,6 +78,8 @@ pub(crate) fn blank(id: ConnId, state: State, path: Path, tid: u64) -> Conn {
         packet_life: 0,
         last: None,
         sent: 0,
+        sends: u8::MAX,
+        half_open: false,
         deadline: None,
         place: None,
         overtaken: false,
@@ -92,6 +94,7 @@ pub(crate) fn asking(id: ConnId, tid: u64, psn: Psn, ask: &Connect) -> Conn {
     conn.service_id = ask.service_id;
     conn.qp_type = ask.qp_type;
     conn.packet_life = ask.packet_life;
+    conn.sends = ask.max_cm_retries.min(15) + 1;
     conn.qp.rq_psn = psn;
     conn.qp.path_mtu = ask.mtu;
     conn.qp.timeout = ack_timeout(ask.packet_life, ask.ca_ack_delay);
@@ -161,6 +164,8 @@ pub(crate) fn kind(req: &Req) -> Option<CmQpType> {
 pub(crate) fn asked(blank: Conn, psn: Psn, req: &Req, qp_type: CmQpType, mtu: Mtu) -> Conn {
     Conn {
         passive: true,
+        sends: req.max_cm_retries + 1,
+        half_open: true,
         remote_id: req.local_id,
         remote_guid: req.local_ca_guid,
         service_id: req.service_id,

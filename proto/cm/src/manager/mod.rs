@@ -1,6 +1,7 @@
 //! All connections and listeners of a host.
 
 mod calls;
+mod check;
 mod conn;
 mod listeners;
 mod make;
@@ -8,6 +9,7 @@ mod out;
 mod receive;
 
 use alloc::boxed::Box;
+use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use rocebud_objects::Instant;
@@ -59,6 +61,8 @@ pub struct Manager {
     /// Those in time-wait, the first to end first.
     resting: BTreeSet<(Instant, ConnId)>,
     listeners: Listeners,
+    /// Passive connections that their peers are not ready for yet.
+    half_open: BTreeMap<Peer, u32>,
     out: Out,
 }
 
@@ -86,6 +90,7 @@ impl Manager {
             deadlines: BTreeSet::new(),
             resting: BTreeSet::new(),
             listeners: Listeners::default(),
+            half_open: BTreeMap::new(),
             out: Out::default(),
         }
     }
@@ -116,7 +121,7 @@ impl Manager {
                 self.deadlines.remove(&(at, id));
                 continue;
             };
-            let input = if conn.sent >= self.config.sends.max(1) {
+            let input = if conn.sent >= conn.sends {
                 Input::GiveUp
             } else {
                 conn.sent += 1;
@@ -125,7 +130,7 @@ impl Manager {
             self.set_deadline(id, None);
             let left = self.run(now, id, input, &mut Given::Nothing);
             if let (true, Some(conn)) = (left && input == Input::Timer, self.conns.get(&id)) {
-                let next = now + self.config.interval_ns(conn.sent);
+                let next = now + self.config.interval_ns(conn.sent, conn.sends);
                 self.set_deadline(id, Some(next));
                 self.out.counters.resent += 1;
             }
@@ -215,8 +220,28 @@ impl Manager {
                 self.by_qpn.remove(&key);
             }
         }
+        let closed = !asking && !matches!(conn.state, State::RepSent | State::MraRepRcvd);
         if !asking {
             self.give_place(id);
+        }
+        if closed {
+            self.no_longer_half_open(id);
+        }
+    }
+
+    /// The peer of a passive connection is ready for it, or never will be.
+    fn no_longer_half_open(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        if !core::mem::take(&mut conn.half_open) {
+            return;
+        }
+        if let Entry::Occupied(mut count) = self.half_open.entry(conn.peer()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 
@@ -249,6 +274,7 @@ impl Manager {
 
     fn remove(&mut self, id: ConnId) {
         self.give_place(id);
+        self.no_longer_half_open(id);
         self.set_deadline(id, None);
         let Some(conn) = self.conns.remove(&id) else {
             return;
@@ -295,7 +321,8 @@ impl Manager {
     }
 
     /// Puts a new connection into the tables.
-    fn insert(&mut self, conn: Conn) {
+    fn insert(&mut self, mut conn: Conn) {
+        conn.sends = conn.sends.min(self.config.sends).max(1);
         let id = conn.id;
         match conn.state {
             State::SidrReqRcvd => {
@@ -304,6 +331,7 @@ impl Manager {
             _ if conn.passive => {
                 self.by_remote.insert(conn.remote_key(), id);
                 self.by_qpn.insert(conn.qpn_key(), id);
+                *self.half_open.entry(conn.peer()).or_default() += 1;
             }
             _ => {}
         }

@@ -51,6 +51,8 @@ counters! {
     bad_request;
     /// Requests dropped because too many wait for the application.
     backlog_full;
+    /// Requests dropped because the peer has asked for too many and was not ready for them.
+    half_open_full;
     /// Requests refused because too many connections exist.
     no_resources;
     /// Requests and replies of a queue pair whose older connection was still known.

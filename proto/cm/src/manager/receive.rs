@@ -9,7 +9,7 @@ use super::conn::{Given, rej};
 use super::out::kind;
 use super::{Manager, Peer, make};
 use crate::ip::{self, IpCm};
-use crate::limits::EVENTS_MAX;
+use crate::limits::{EVENTS_MAX, HALF_OPEN_MAX};
 use crate::msg::{Drep, Dreq, Message, Rej, Rep, Req, SidrRep, SidrReq};
 use crate::reason::{RejReason, sidr_status};
 use crate::state::{Input, State};
@@ -199,6 +199,10 @@ impl Manager {
         if !self.make_room(now) {
             self.out.counters.no_resources += 1;
             return no(RejReason::NO_RESOURCES);
+        }
+        if self.half_open.get(&from.peer()) >= Some(&HALF_OPEN_MAX) {
+            self.out.counters.half_open_full += 1;
+            return Err(None);
         }
         if !self.place(from, listener) {
             return Err(None);

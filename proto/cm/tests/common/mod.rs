@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod golden;
+pub(crate) mod world;
 
 use rocebud_cm::{Config, Ends, Manager, Path};
 use rocebud_wire::Gid;
