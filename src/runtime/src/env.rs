@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use rocebud_ctl::PageSet;
-use rocebud_ctl::page::QpCount;
+use rocebud_ctl::page::{QpCount, QpRecord};
 use rocebud_engine::{CqOverrun, Env, LocalFault, RemoteFault, Scope};
 use rocebud_objects::{
     Access, AsyncEvent, AtomicOp, BindFault, Counter, CqId, FlushPlacement, Instant,
@@ -18,7 +18,7 @@ use crate::context::{ContextShared, Element, QpShared, SrqShared};
 use crate::cq::Cq;
 use crate::flow::Flow;
 use crate::keys::{KeyTable, Spot};
-use crate::sys;
+use crate::{sys, unanswered};
 
 /// Who is behind the numbers that the engine knows.
 #[derive(Debug, Default)]
@@ -343,6 +343,11 @@ impl Env for World<'_> {
             && let Some(record) = self.pages.qp_record(qpn)
         {
             record.set_state(state);
+        }
+        if unanswered::is_meant(&note)
+            && let Some(peer) = self.pages.qp_record(qpn).and_then(QpRecord::identity)
+        {
+            unanswered::tell(qpn, peer.dgid.ip());
         }
     }
 }

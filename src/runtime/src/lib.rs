@@ -30,6 +30,7 @@ mod sync;
 #[allow(unsafe_code, reason = "system calls; one operation a block")]
 mod sys;
 mod tx;
+mod unanswered;
 mod window;
 
 pub use claim::Claim;

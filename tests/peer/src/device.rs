@@ -20,11 +20,16 @@ impl DevInfo {
     /// # Errors
     /// The program failed or printed something unknown.
     pub fn of(host: &Host) -> Result<Self, Failure> {
-        let text = host
-            .rocebud("ibv_devinfo", &["-v", "-d", &host.device()])
-            .run()?
-            .succeeded()?;
-        Self::parse(text)
+        Self::of_device(host, &host.device())
+    }
+
+    /// The same of any device of `host`.
+    ///
+    /// # Errors
+    /// As [`DevInfo::of`].
+    pub fn of_device(host: &Host, device: &str) -> Result<Self, Failure> {
+        let program = host.rocebud("ibv_devinfo", &["-v", "-d", device]);
+        Self::parse(program.run()?.succeeded()?)
     }
 
     fn parse(text: String) -> Result<Self, Failure> {

@@ -13,6 +13,7 @@ mod hostile;
 mod libraries;
 mod machine;
 mod matrix;
+mod ordinary;
 mod places;
 mod programs;
 mod removal;
@@ -25,6 +26,7 @@ fn main() {
     let groups = [
         harness::cases,
         machine::cases,
+        ordinary::cases,
         programs::cases,
         data::cases,
         libraries::cases,

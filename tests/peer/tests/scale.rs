@@ -7,6 +7,7 @@ use rocebud_peer::device::DevInfo;
 use rocebud_peer::netns::Host;
 use rocebud_peer::program::Running;
 use rocebud_peer::runner::{Case, Need};
+use rocebud_peer::status::Status;
 use rocebud_peer::tree::{self, c_program};
 use rocebud_peer::{Outcome, ensure};
 
@@ -105,18 +106,29 @@ fn as_nobody() -> Outcome {
     Ok(())
 }
 
-/// C037: exactly `max_msg_sz` arrives, also from two segments; one byte more is refused.
+/// C037: exactly `max_msg_sz` arrives, also from two segments and when a thousandth of all packets is lost;
+/// one byte more is refused.
 fn longest() -> Outcome {
     let host = Host::loopback()?;
     let path = c_program("longest")?;
     let device = host.device();
-    let mut args = vec!["-d", &device, "refused", "write", "read2"];
-    if std::env::var_os("ROCEBUD_PEER_FULL").is_some() {
-        args.extend(["send", "read", "send2", "write2"]);
+    let full = std::env::var_os("ROCEBUD_PEER_FULL").is_some();
+    let mut plain = vec!["-d", &device, "refused", "write"];
+    let mut lossy = vec!["-d", &device, "read2"];
+    if full {
+        plain.extend(["send", "read", "send2", "write2", "read2"]);
+        lossy.extend(["read", "write", "send"]);
     }
-    let spec = host.rocebud(&path, &args).limit(300);
+    let spec = host.rocebud(&path, &plain).limit(300);
     tell(&spec.run()?.succeeded()?);
-    Ok(())
+    let mark = Status::of(&host)?.mark();
+    let spec = host.rocebud(&path, &lossy).limit(300);
+    let spec = spec.env("ROCEBUD_FAULT", "drop=rx:0.1%");
+    tell(&spec.run()?.succeeded()?);
+    let lost = Status::of(&host)?.counter_since(&mark, "drop_fault");
+    println!("   {lost} packets lost");
+    // Half a million packets at least.
+    ensure(lost > 200, || format!("only {lost} packets were lost"))
 }
 
 /// With and without a daemon that runs already.
