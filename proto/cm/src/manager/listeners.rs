@@ -99,16 +99,14 @@ impl Listeners {
         self.of_service(service_id).next().is_some()
     }
 
-    /// Who offers the service at this address: the most specific one.
+    /// Who offers the service at this address: of the most specific addresses the one with the
+    /// narrowest mask.
     pub(crate) fn find(&self, service_id: u64, local: Gid, port: u32) -> Option<ListenerId> {
-        let fits =
-            |&&(_, listener): &&(ListenerId, &Listener)| fit(&listener.what.bind, local, port) > 0;
-        let candidates: Vec<(ListenerId, &Listener)> = self.of_service(service_id).collect();
-        let best = candidates
-            .iter()
-            .filter(fits)
-            .max_by_key(|(id, l)| (fit(&l.what.bind, local, port), core::cmp::Reverse(*id)));
-        best.map(|&(id, _)| id)
+        self.of_service(service_id)
+            .map(|(id, listener)| (fit(&listener.what.bind, local, port), id))
+            .filter(|&(fit, _)| fit > 0)
+            .min_by_key(|&(fit, _)| core::cmp::Reverse(fit))
+            .map(|(_, id)| id)
     }
 
     /// The widest masks last.

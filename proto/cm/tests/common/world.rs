@@ -28,6 +28,9 @@ pub(crate) struct Weather {
 /// Drops a message on its way, by what it is and where it goes.
 pub(crate) type Filter = Box<dyn FnMut(usize, &Message) -> bool>;
 
+/// Where to, between whom, what.
+type OnTheWay = (usize, Ends, Box<[u8; MAD_LEN]>);
+
 pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) hosts: Vec<Manager>,
@@ -36,7 +39,7 @@ pub(crate) struct World {
     pub(crate) filter: Filter,
     /// Hosts that do not exist any more.
     pub(crate) dead: BTreeSet<usize>,
-    wire: BTreeMap<(Instant, u64), (usize, Ends, Box<[u8; MAD_LEN]>)>,
+    wire: BTreeMap<(Instant, u64), OnTheWay>,
     dice: Dice,
     sent: u64,
     next_qpn: u32,
