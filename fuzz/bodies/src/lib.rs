@@ -11,6 +11,7 @@ pub mod frame_parse;
 pub mod frame_roundtrip;
 mod input;
 pub mod place;
+pub mod rsocket_stream;
 
 /// A target: what libFuzzer calls, and the directory of its corpus.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,11 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "ctl_message",
         run: ctl_message::run,
+        needs_place: false,
+    },
+    Target {
+        name: "rsocket_stream",
+        run: rsocket_stream::run,
         needs_place: false,
     },
 ];
