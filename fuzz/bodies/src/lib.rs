@@ -5,6 +5,7 @@
 //! so that stable Rust runs what the fuzzers have found.
 #![deny(unsafe_code)]
 
+pub mod cm_mad;
 pub mod ctl_message;
 pub mod engine_ops;
 pub mod frame_parse;
@@ -39,6 +40,11 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "engine_ops",
         run: engine_ops::run,
+        needs_place: false,
+    },
+    Target {
+        name: "cm_mad",
+        run: cm_mad::run,
         needs_place: false,
     },
     Target {
