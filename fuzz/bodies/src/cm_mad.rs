@@ -7,6 +7,7 @@
 
 mod story;
 
+use rocebud_cm::hello::{Greeter, Hello, Manners};
 use rocebud_cm::ip::IpCm;
 use rocebud_cm::{Bind, Config, Ends, Event, Listen, MAD_LEN, Manager, Message};
 use rocebud_objects::Instant;
@@ -18,6 +19,7 @@ use crate::input::Input;
 pub fn run(data: &[u8]) {
     if data.len() == MAD_LEN {
         codec(data);
+        hello(data);
         one_message(data);
     } else {
         story::run(Input::new(data));
@@ -64,6 +66,22 @@ fn codec(mad: &[u8]) {
         && let Ok(named) = IpCm::parse(&req.private_data)
     {
         assert_eq!(IpCm::parse(&named.emit()), Ok(named));
+    }
+}
+
+/// A host that waits for a peer's hello believes none that it did not ask for.
+fn hello(mad: &[u8]) {
+    let ours = Hello::new(1, 128, 0, 0);
+    let mut greeter = Greeter::new(Manners::default(), ours, Box::new(|| 7));
+    let ends = Ends::default();
+    greeter.look(Instant(1), ends);
+    let asked = greeter.poll_transmit().is_some();
+    let known = greeter.handle_mad(Instant(2), ends, mad);
+    let told = greeter.poll_met();
+    if let Some(hello) = told.and_then(|met| met.hello) {
+        let (header, read) = rocebud_cm::hello::parse(mad).expect("one of the class");
+        assert!(known && asked && read == hello && header.tid == 7 << 32 | 7);
+        assert_eq!(greeter.look(Instant(3), ends), Some(hello));
     }
 }
 

@@ -23,6 +23,7 @@
 extern crate alloc;
 
 mod bits;
+pub mod hello;
 pub mod ip;
 pub mod limits;
 mod mad;

@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 
 use rocebud_wire::{Gid, PKey, Psn, QKey, Qpn};
 
-use crate::bits::{Field, Piece, at, tail};
+use crate::bits::{Field, Piece, tail};
 use crate::mad::{
     BODY_LEN, CLASS_CM, CLASS_VERSION_CM, MAD_LEN, METHOD_SEND, MadHeader, ParseError,
 };
@@ -23,12 +23,21 @@ macro_rules! message {
             /// Reads the fields; bytes beyond the end of `body` count as 0.
             #[must_use]
             pub fn parse(body: &[u8]) -> Self {
-                Self { $($field: Field::read(body, &[$(at($byte, $bit, $width)),+]),)* }
+                Self {
+                    $($field: $crate::bits::Field::read(
+                        body,
+                        &[$($crate::bits::at($byte, $bit, $width)),+],
+                    ),)*
+                }
             }
 
             /// Writes the fields over `body`; what does not fit is left out.
             pub fn emit(&self, body: &mut [u8]) {
-                $(self.$field.write(body, &[$(at($byte, $bit, $width)),+]);)*
+                $($crate::bits::Field::write(
+                    &self.$field,
+                    body,
+                    &[$($crate::bits::at($byte, $bit, $width)),+],
+                );)*
             }
         }
 
@@ -39,6 +48,8 @@ macro_rules! message {
         }
     };
 }
+
+pub(crate) use message;
 
 message! {
     /// A path in a REQ (44 bytes).

@@ -36,7 +36,7 @@ pub type Random = Box<dyn FnMut() -> u32 + Send>;
 pub(crate) struct Peer(Gid, u32);
 
 impl Peer {
-    const fn of(ends: &Ends) -> Self {
+    pub(crate) const fn of(ends: &Ends) -> Self {
         let link_local = matches!(ends.remote.0, [0xfe, 0x80, 0, 0, 0, 0, 0, 0, ..]);
         Self(ends.remote, if link_local { ends.port } else { 0 })
     }

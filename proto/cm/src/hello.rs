@@ -1,0 +1,334 @@
+//! How hosts of ours find out that they are: one question and one answer of a vendor's class, per
+//! peer address. They say which IPv4 identifications a peer uses, how large its receive buffers
+//! are, and which extensions of the protocol it knows.
+//!
+//! Whoever answers nothing, or anything else, speaks the standard and nothing else, and is asked
+//! again after a long time only. A question alone says nothing about who asks, since its source
+//! address may be forged: only an answer to a question of our own, with its transaction id, is
+//! believed. So both sides ask.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use rocebud_objects::Instant;
+
+use crate::mad::{BODY_LEN, MAD_LEN, MadHeader, ParseError};
+use crate::manager::{Peer, Random};
+use crate::msg::message;
+use crate::types::{Ends, Path, Transmit};
+
+/// A class for vendors, with the vendor's number in each message.
+pub const CLASS_HELLO: u8 = 0x42;
+
+/// A number that no vendor has: locally administered.
+pub const OUI: u32 = 0x02_5242;
+
+/// The only attribute of the class.
+pub const ATTR_HELLO: u16 = 0x0001;
+
+/// The layout of [`Hello`]. Another one is not read.
+pub const VERSION: u8 = 1;
+
+/// A question.
+pub const METHOD_GET: u8 = 0x01;
+
+/// Its answer.
+pub const METHOD_GET_RESP: u8 = 0x81;
+
+message! {
+    /// What a host says about itself. Fields that come later are 0 in what is sent today.
+    Hello {
+        /// [`OUI`].
+        oui: u32 = [(13, 0, 24)];
+        /// [`VERSION`].
+        version: u8 = [(16, 0, 8)];
+        /// IPv4 identifications of its packets are below this; 0 = any.
+        id_bound: u16 = [(18, 0, 16)];
+        /// Bytes of the receive buffer of each of its processes; 0 = it does not say.
+        receive_buffer: u32 = [(20, 0, 32)];
+        /// Extensions that it knows, one bit each.
+        extensions: u32 = [(24, 0, 32)];
+        /// A random number of this run of its daemon.
+        instance: u64 = [(28, 0, 64)];
+    }
+}
+
+impl Hello {
+    /// What a host says about itself.
+    #[must_use]
+    pub fn new(instance: u64, id_bound: u16, receive_buffer: u32, extensions: u32) -> Self {
+        Self {
+            oui: OUI,
+            version: VERSION,
+            id_bound,
+            receive_buffer,
+            extensions,
+            instance,
+        }
+    }
+
+    /// A whole datagram: a question, or its answer.
+    #[must_use]
+    pub fn datagram(&self, method: u8, tid: u64) -> Box<[u8; MAD_LEN]> {
+        let mut body = [0; BODY_LEN];
+        self.emit(&mut body);
+        MadHeader {
+            class: CLASS_HELLO,
+            class_version: 1,
+            method,
+            ..MadHeader::cm(ATTR_HELLO, tid, 0)
+        }
+        .emit(&body)
+    }
+}
+
+/// How often and how long is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Manners {
+    /// Nanoseconds until a question is asked once more.
+    pub again_ns: u64,
+    /// How often a question is asked in all.
+    pub asks: u8,
+    /// Nanoseconds for which an answer, or silence, is believed.
+    pub believed_ns: u64,
+    /// Peers that are remembered; the one that is due to be asked first is forgotten first.
+    pub peers_max: usize,
+}
+
+impl Default for Manners {
+    fn default() -> Self {
+        Self {
+            again_ns: 500_000_000,
+            asks: 3,
+            believed_ns: 600_000_000_000,
+            peers_max: 4096,
+        }
+    }
+}
+
+/// What came to light about a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Met {
+    /// Between whom.
+    pub ends: Ends,
+    /// None = it speaks the standard and nothing else.
+    pub hello: Option<Hello>,
+}
+
+#[derive(Debug)]
+struct Acquaintance {
+    ends: Ends,
+    /// What is believed.
+    hello: Option<Hello>,
+    /// Of the question that waits for its answer.
+    tid: u64,
+    /// Questions asked without an answer; 0 = none waits.
+    asked: u8,
+    /// When to ask again, or to stop believing.
+    due: Instant,
+    /// Somebody has looked since then.
+    wanted: bool,
+}
+
+/// Who of a host's peers is of ours. The same shape as [`Manager`](crate::Manager).
+pub struct Greeter {
+    manners: Manners,
+    ours: Hello,
+    random: Random,
+    peers: BTreeMap<Peer, Acquaintance>,
+    due: BTreeSet<(Instant, Peer)>,
+    transmits: VecDeque<Transmit>,
+    met: VecDeque<Met>,
+}
+
+impl core::fmt::Debug for Greeter {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Greeter")
+            .field("ours", &self.ours)
+            .field("peers", &self.peers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Greeter {
+    /// One that says `ours` and knows nobody.
+    #[must_use]
+    pub fn new(manners: Manners, ours: Hello, random: Random) -> Self {
+        Self {
+            manners,
+            ours,
+            random,
+            peers: BTreeMap::new(),
+            due: BTreeSet::new(),
+            transmits: VecDeque::new(),
+            met: VecDeque::new(),
+        }
+    }
+
+    /// What is known of the peer of these ends; None = take it for one of the standard. A peer
+    /// that was not asked yet is asked, and [`Greeter::poll_met`] tells what came of it.
+    pub fn look(&mut self, now: Instant, ends: Ends) -> Option<Hello> {
+        let peer = Peer::of(&ends);
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.wanted = true;
+            return known.hello;
+        }
+        if self.peers.len() >= self.manners.peers_max {
+            let (_, first) = self.due.pop_first()?;
+            self.peers.remove(&first);
+        }
+        let stranger = Acquaintance {
+            ends,
+            hello: None,
+            tid: 0,
+            asked: 0,
+            due: now,
+            wanted: true,
+        };
+        self.peers.insert(peer, stranger);
+        self.ask(now, peer);
+        None
+    }
+
+    /// Takes in a datagram that came to queue pair 1. False if it is none of this class: it is
+    /// somebody else's then.
+    pub fn handle_mad(&mut self, now: Instant, ends: Ends, payload: &[u8]) -> bool {
+        let Ok((header, body)) = MadHeader::parse(payload) else {
+            return false;
+        };
+        if header.class != CLASS_HELLO {
+            return false;
+        }
+        let hello = Hello::parse(body);
+        let known = header.attr_id == ATTR_HELLO && hello.oui == OUI && hello.version == VERSION;
+        match header.method {
+            METHOD_GET if known => self.answer(ends, header.tid),
+            METHOD_GET_RESP => {
+                // A stack that knows nothing of the class may say so, in an answer with a status.
+                let hello = (known && header.status == 0).then_some(hello);
+                self.answered(now, ends, header.tid, hello);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(&(at, peer)) = self.due.first() {
+            if at > now {
+                return;
+            }
+            self.overdue(now, peer);
+        }
+    }
+
+    /// A question waits too long for its answer, or an answer is old.
+    fn overdue(&mut self, now: Instant, peer: Peer) {
+        let Some(known) = self.peers.get_mut(&peer) else {
+            self.due.retain(|&(_, other)| other != peer);
+            return;
+        };
+        if known.asked == 0 && !core::mem::take(&mut known.wanted) {
+            self.due.remove(&(known.due, peer));
+            self.peers.remove(&peer);
+        } else if known.asked < self.manners.asks {
+            self.ask(now, peer);
+        } else {
+            let tid = known.tid;
+            self.settle(now, peer, tid, None);
+        }
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.transmits.pop_front()
+    }
+
+    /// The next peer about which something came to light.
+    pub fn poll_met(&mut self) -> Option<Met> {
+        self.met.pop_front()
+    }
+
+    /// When [`Greeter::handle_timeout`] wants to be called; None = not at all.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.due.first().map(|&(at, _)| at)
+    }
+
+    /// Peers that are remembered.
+    #[must_use]
+    pub fn peers(&self) -> usize {
+        self.peers.len()
+    }
+
+    fn ask(&mut self, now: Instant, peer: Peer) {
+        let fresh = u64::from((self.random)()) << 32 | u64::from((self.random)());
+        let Some(known) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        if known.asked == 0 {
+            known.tid = fresh;
+        }
+        known.asked += 1;
+        self.due.remove(&(known.due, peer));
+        known.due = now + self.manners.again_ns;
+        self.due.insert((known.due, peer));
+        let mad = self.ours.datagram(METHOD_GET, known.tid);
+        let path = path(known.ends);
+        self.transmits.push_back(Transmit { path, mad });
+    }
+
+    fn answer(&mut self, ends: Ends, tid: u64) {
+        if self.transmits.len() < crate::limits::ANSWERS_MAX {
+            let mad = self.ours.datagram(METHOD_GET_RESP, tid);
+            let path = path(ends);
+            self.transmits.push_back(Transmit { path, mad });
+        }
+    }
+
+    fn answered(&mut self, now: Instant, ends: Ends, tid: u64, hello: Option<Hello>) {
+        self.settle(now, Peer::of(&ends), tid, hello);
+    }
+
+    /// A question has its answer, or none.
+    fn settle(&mut self, now: Instant, peer: Peer, tid: u64, hello: Option<Hello>) {
+        let Some(known) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        if known.asked == 0 || known.tid != tid {
+            return;
+        }
+        known.asked = 0;
+        known.wanted = false;
+        self.due.remove(&(known.due, peer));
+        known.due = now + self.manners.believed_ns;
+        self.due.insert((known.due, peer));
+        if known.hello != hello {
+            known.hello = hello;
+            let ends = known.ends;
+            self.met.push_back(Met { ends, hello });
+        }
+    }
+}
+
+fn path(ends: Ends) -> Path {
+    Path {
+        ends,
+        hop_limit: 64,
+        ..Path::default()
+    }
+}
+
+/// Any datagram of this class, for tools.
+///
+/// # Errors
+/// [`ParseError::Length`], or [`ParseError::Class`] for one that is not ours.
+pub fn parse(mad: &[u8]) -> Result<(MadHeader, Hello), ParseError> {
+    let (header, body) = MadHeader::parse(mad)?;
+    let hello = Hello::parse(body);
+    if header.class != CLASS_HELLO || hello.oui != OUI {
+        return Err(ParseError::Class);
+    }
+    Ok((header, hello))
+}
