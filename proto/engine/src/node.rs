@@ -126,6 +126,12 @@ impl Node {
         if self.qps.index(qpn).is_some() {
             return Err(Misuse::invalid("create_qp: queue pair number is taken"));
         }
+        if init.qp_type == QpType::RawPacket {
+            return Err(Misuse::new(
+                Errno::EOPNOTSUPP,
+                "create_qp: whole frames are no business of this engine",
+            ));
+        }
         if (init.qp_type == QpType::XrcRecv) != init.xrcd.is_some() {
             return Err(Misuse::invalid(
                 "create_qp: XRC_RECV queue pairs, and no others, belong to an XRC domain",

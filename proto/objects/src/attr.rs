@@ -34,6 +34,8 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
+    /// Whole Ethernet frames, as they are.
+    RawPacket = 8,
     /// Extended reliable connection, the end that requests.
     XrcSend = 9,
     /// Extended reliable connection, the end that serves: it has no queues of its own and receives

@@ -16,6 +16,8 @@ mod attr;
 mod counters;
 mod error;
 mod event;
+pub mod flow;
+mod rss;
 mod time;
 mod wc;
 mod window;
@@ -29,6 +31,7 @@ pub use attr::{
 pub use counters::Counter;
 pub use error::{Errno, Misuse};
 pub use event::{AsyncEvent, EventKind, Note, NoteKind};
+pub use rss::{RX_HASH_KEY_BYTES, RxHash, RxHashFields};
 pub use time::Instant;
 pub use wc::{SL_ROCE_V2_IPV4, SL_ROCE_V2_IPV6, Wc, WcFlags, WcOpcode, WcStatus};
 pub use window::{

@@ -12,6 +12,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
+mod bpf;
+mod control;
+pub mod packet;
+mod sys;
 pub mod udp;
 
 /// One received UDP payload.

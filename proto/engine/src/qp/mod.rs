@@ -179,6 +179,8 @@ impl Qp {
             QpType::Uc => Class::Uc,
             QpType::Ud => Class::Ud,
             QpType::XrcSend | QpType::XrcRecv => Class::Xrc,
+            // None was made here.
+            QpType::RawPacket => return Err(Counter::DropWrongClass),
         };
         if pkt.info.class != class && !is_cnp(pkt) {
             return Err(Counter::DropWrongClass);

@@ -176,7 +176,7 @@ fn check_opcode(qp_type: QpType, op: &SendOp) -> Result<(), Misuse> {
         QpType::Ud => matches!(op, SendOp::Send | SendOp::SendImm { .. }),
         // The wire has no opcode for it.
         QpType::XrcSend => !matches!(op, SendOp::AtomicWrite { .. }),
-        QpType::XrcRecv => false,
+        QpType::XrcRecv | QpType::RawPacket => false,
     };
     if ok {
         Ok(())

@@ -265,6 +265,30 @@ pub const UD_MOVES: &[Move] = &[
     mv(Err, Err, &[], &[]),
 ];
 
+/// Moves of queue pairs that carry whole frames. Their receives and sends know neither peers nor
+/// numbers, so there is nothing to give but the port.
+pub const RAW_MOVES: &[Move] = &[
+    mv(Reset, Reset, &[], &[]),
+    mv(Reset, Init, &[S_PORT], &[]),
+    mv(Init, Reset, &[], &[]),
+    mv(Init, Err, &[], &[]),
+    mv(Init, Init, &[], &[S_PORT]),
+    mv(Init, Rtr, &[], &[]),
+    mv(Rtr, Reset, &[], &[]),
+    mv(Rtr, Err, &[], &[]),
+    mv(Rtr, Rts, &[], &[S_CUR]),
+    mv(Rts, Reset, &[], &[]),
+    mv(Rts, Err, &[], &[]),
+    mv(Rts, Rts, &[], &[S_CUR]),
+    mv(Rts, Sqd, &[], &[S_SQD_NOTIFY]),
+    mv(Sqd, Reset, &[], &[]),
+    mv(Sqd, Err, &[], &[]),
+    mv(Sqd, Rts, &[], &[S_CUR]),
+    mv(Sqd, Sqd, &[], &[]),
+    mv(Err, Reset, &[], &[]),
+    mv(Err, Err, &[], &[]),
+];
+
 /// The moves of a transport service.
 #[must_use]
 pub const fn moves(qp_type: QpType) -> &'static [Move] {
@@ -272,6 +296,7 @@ pub const fn moves(qp_type: QpType) -> &'static [Move] {
         QpType::Rc => RC_MOVES,
         QpType::Uc => UC_MOVES,
         QpType::Ud => UD_MOVES,
+        QpType::RawPacket => RAW_MOVES,
         QpType::XrcSend => XRC_SEND_MOVES,
         QpType::XrcRecv => XRC_RECV_MOVES,
     }
@@ -284,7 +309,7 @@ pub const fn ignored(qp_type: QpType) -> AttrMask {
     match qp_type {
         QpType::XrcSend => S_DEST_RD.union(S_RNR_TIMER),
         QpType::XrcRecv => S_RD.union(S_RETRY).union(S_RNR),
-        QpType::Rc | QpType::Uc | QpType::Ud => AttrMask::empty(),
+        QpType::Rc | QpType::Uc | QpType::Ud | QpType::RawPacket => AttrMask::empty(),
     }
 }
 

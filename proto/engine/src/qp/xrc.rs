@@ -30,7 +30,7 @@ pub(crate) struct Served {
 pub(crate) const fn of_class(rc: Opcode, qp_type: QpType) -> Opcode {
     Opcode(
         rc.0 | match qp_type {
-            QpType::Rc | QpType::Ud => 0,
+            QpType::Rc | QpType::Ud | QpType::RawPacket => 0,
             QpType::Uc => UC_CLASS,
             QpType::XrcSend | QpType::XrcRecv => XRC_CLASS,
         },

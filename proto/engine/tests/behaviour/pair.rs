@@ -193,7 +193,7 @@ pub fn moves(setup: &Setup, side: usize) -> [(QpAttr, AttrMask); 3] {
     };
     type M = AttrMask;
     let (init, rtr, rts) = match setup.qp_type {
-        QpType::Rc | QpType::XrcSend | QpType::XrcRecv => (
+        QpType::Rc | QpType::XrcSend | QpType::XrcRecv | QpType::RawPacket => (
             M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
             M::AV
                 | M::PATH_MTU

@@ -46,6 +46,7 @@ const fn offered(qp_type: QpType) -> u64 {
     let unreliable = datagrams | windows | with::RDMA_WRITE | with::RDMA_WRITE_WITH_IMM;
     match qp_type {
         QpType::Ud => datagrams,
+        QpType::RawPacket => with::SEND,
         QpType::Uc => unreliable,
         QpType::XrcRecv => 0,
         QpType::XrcSend => offered(QpType::Rc) & !with::ATOMIC_WRITE,

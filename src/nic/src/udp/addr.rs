@@ -1,11 +1,9 @@
-//! Socket addresses and control messages as bytes, both ways. All native-endian, as the kernel
-//! wants them, except ports and addresses.
+//! Socket addresses as bytes, and what control messages say. All native-endian, as the kernel wants
+//! them, except ports and addresses.
 
-use super::sys::{Arrival, CONTROL_MAX, Envelope, NAME_MAX};
+use crate::control::take;
+use crate::sys::{Arrival, NAME_MAX};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-
-/// Bytes of `struct cmsghdr` (length word, level, type).
-const CMSG_HEADER: usize = size_of::<usize>() + 8;
 
 /// `sockaddr_in` / `sockaddr_in6` of an address; returns its length.
 pub(super) fn write_name(ip: IpAddr, port: u16, scope: u32, name: &mut [u8; NAME_MAX]) -> usize {
@@ -39,33 +37,6 @@ pub(super) fn read_name(v6: bool, name: &[u8; NAME_MAX]) -> SocketAddr {
     }
 }
 
-impl Envelope {
-    /// An envelope with neither address nor control messages.
-    pub(super) const fn empty() -> Self {
-        Self {
-            control: [0; CONTROL_MAX],
-            name: [0; NAME_MAX],
-            name_len: 0,
-            control_len: 0,
-        }
-    }
-
-    /// Adds a control message. The few that we send fit; one that did not would be left out.
-    pub(super) fn push(&mut self, level: i32, kind: i32, data: &[u8]) {
-        let (start, len) = (self.control_len, CMSG_HEADER + data.len());
-        let end = start + len.next_multiple_of(size_of::<usize>());
-        let Some(room) = self.control.get_mut(start..end) else {
-            return;
-        };
-        let (word, rest) = room.split_at_mut(size_of::<usize>());
-        word.copy_from_slice(&len.to_ne_bytes());
-        rest[..4].copy_from_slice(&level.to_ne_bytes());
-        rest[4..8].copy_from_slice(&kind.to_ne_bytes());
-        rest[8..8 + data.len()].copy_from_slice(data);
-        self.control_len = end;
-    }
-}
-
 /// What the control messages of an arrival say.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
@@ -79,26 +50,15 @@ pub(super) struct Told {
     pub(super) drops: Option<u32>,
 }
 
-impl Arrival {
-    /// An arrival to be filled in.
-    pub(super) const fn empty() -> Self {
-        Self {
-            control: [0; CONTROL_MAX],
-            name: [0; NAME_MAX],
-            control_len: 0,
-            len: 0,
-            flags: 0,
-        }
-    }
-
+impl Told {
     /// Reads the control messages.
-    pub(super) fn told(&self, v6: bool) -> Told {
+    pub(super) fn read(arrival: &Arrival, v6: bool) -> Self {
         let unspecified: IpAddr = if v6 {
             Ipv6Addr::UNSPECIFIED.into()
         } else {
             Ipv4Addr::UNSPECIFIED.into()
         };
-        let mut told = Told {
+        let mut told = Self {
             segment: 0,
             traffic_class: 0,
             hop_limit: 0,
@@ -106,24 +66,10 @@ impl Arrival {
             dst: unspecified,
             drops: None,
         };
-        let mut rest = self.control.get(..self.control_len).unwrap_or(&[]);
-        while rest.len() >= CMSG_HEADER {
-            let len = usize::from_ne_bytes(take(rest, 0));
-            let Some(data) = rest.get(CMSG_HEADER..len) else {
-                break;
-            };
-            let level = i32::from_ne_bytes(take(rest, CMSG_HEADER - 8));
-            let kind = i32::from_ne_bytes(take(rest, CMSG_HEADER - 4));
-            told.hear(level, kind, data);
-            rest = rest
-                .get(len.next_multiple_of(size_of::<usize>())..)
-                .unwrap_or(&[]);
-        }
+        arrival.each_message(|level, kind, data| told.hear(level, kind, data));
         told
     }
-}
 
-impl Told {
     fn hear(&mut self, level: i32, kind: i32, data: &[u8]) {
         match (level, kind) {
             (libc::SOL_UDP, libc::UDP_GRO) => {
@@ -152,11 +98,4 @@ impl Told {
 
 fn int_as_byte(data: &[u8]) -> u8 {
     (i32::from_ne_bytes(take(data, 0)) & 0xff) as u8
-}
-
-/// `N` bytes at `at`; zeros where the kernel gave fewer.
-fn take<const N: usize>(data: &[u8], at: usize) -> [u8; N] {
-    data.get(at..at + N)
-        .and_then(|bytes| bytes.try_into().ok())
-        .unwrap_or([0; N])
 }

@@ -9,7 +9,6 @@ mod recv;
 mod send;
 mod sockets;
 mod steering;
-mod sys;
 
 pub use sockets::{
     QueueState, SEND_PORT_MIN, SlotSockets, bound_port, free_send_socket, queue_state,

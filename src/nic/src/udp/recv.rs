@@ -2,8 +2,8 @@
 
 use super::addr::{Told, read_name};
 use super::sockets::queue_state;
-use super::sys::{self, Arrival, Buffer};
 use crate::RxFrame;
+use crate::sys::{self, Arrival, Buffer};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -152,7 +152,7 @@ impl Receivers {
         loop {
             let want = (*left).clamp(1, socket.want);
             let (buffers, arrivals) = (&mut self.buffers[..want], &mut self.arrivals[..want]);
-            let got = match sys::receive_many(socket.fd.as_fd(), buffers, arrivals) {
+            let got = match sys::receive_many(socket.fd.as_fd(), buffers, 0, arrivals) {
                 Ok(got) => got,
                 Err(libc::EAGAIN) => 0,
                 Err(libc::EINTR) => continue,
@@ -166,7 +166,7 @@ impl Receivers {
                 }
             };
             for (buffer, arrival) in self.buffers.iter().zip(&self.arrivals).take(got) {
-                let told = arrival.told(socket.v6);
+                let told = Told::read(arrival, socket.v6);
                 if let Some(drops) = told.drops {
                     socket.drops_last = drops;
                 }

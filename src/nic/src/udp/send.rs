@@ -1,7 +1,7 @@
 //! Batches out.
 
 use super::addr::write_name;
-use super::sys::{self, Envelope, MESSAGES_MAX};
+use crate::sys::{self, Envelope, MESSAGES_MAX};
 use crate::{SendReport, TxBatch};
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -1,8 +1,8 @@
 //! Makers of sockets. The daemon calls them; the sockets travel to the processes that use them.
 
 use super::addr::write_name;
-use super::steering::Insn;
-use super::sys;
+use crate::bpf::Insn;
+use crate::sys;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -148,7 +148,7 @@ pub fn queue_state(fd: BorrowedFd<'_>) -> io::Result<QueueState> {
 
 /// Port that a socket is bound to.
 pub fn bound_port(fd: BorrowedFd<'_>) -> io::Result<u16> {
-    sys::bound_port(fd)
+    sys::bound_name(fd).map(|name| u16::from_be_bytes([name[2], name[3]]))
 }
 
 /// Joins or leaves a multicast group on one interface (0 = the kernel chooses).

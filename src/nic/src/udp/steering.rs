@@ -4,7 +4,8 @@
 //! position in a binary tree of runs of slots. It always ends in a known position: an index beyond
 //! the group would make the kernel fall back to a hash of the flow.
 
-use super::sys;
+use crate::bpf::Insn;
+use crate::sys;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -24,31 +25,6 @@ pub fn attach_steering(fd: BorrowedFd<'_>, slots: &[u16]) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(libc::E2BIG));
     }
     sys::attach_program(fd, libc::SO_ATTACH_REUSEPORT_CBPF, &program(slots))
-}
-
-/// One classic BPF instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Insn {
-    pub(super) code: u16,
-    pub(super) jt: u8,
-    pub(super) jf: u8,
-    pub(super) k: u32,
-}
-
-impl Insn {
-    const fn new(code: u32, jt: u8, jf: u8, k: u32) -> Self {
-        Self {
-            code: code as u16,
-            jt,
-            jf,
-            k,
-        }
-    }
-
-    /// Ends the program with a constant.
-    pub(super) const fn ret(k: u32) -> Self {
-        Self::new(libc::BPF_RET | libc::BPF_K, 0, 0, k)
-    }
 }
 
 /// Slots `first..=last`, served by positions `position`, `position + 1`, …

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::TxBatch;
+use crate::sys;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};

@@ -217,7 +217,7 @@ pub(crate) fn masks(qp_type: QpType) -> (AttrMask, AttrMask) {
         AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
     let rts = AttrMask::STATE | AttrMask::SQ_PSN;
     match qp_type {
-        QpType::Rc | QpType::XrcSend | QpType::XrcRecv => (
+        QpType::Rc | QpType::XrcSend | QpType::XrcRecv | QpType::RawPacket => (
             connected | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
             rts | AttrMask::TIMEOUT
                 | AttrMask::RETRY_CNT

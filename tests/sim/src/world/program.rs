@@ -116,7 +116,7 @@ impl World {
         let end = &mut self.ends[index];
         let kind = match end.kind {
             QpType::Rc => draw(RC_MIX, &mut end.rng),
-            QpType::XrcSend | QpType::XrcRecv => draw(XRC_MIX, &mut end.rng),
+            QpType::XrcSend | QpType::XrcRecv | QpType::RawPacket => draw(XRC_MIX, &mut end.rng),
             QpType::Uc => draw(UC_MIX, &mut end.rng),
             QpType::Ud => draw(UD_MIX, &mut end.rng),
         };

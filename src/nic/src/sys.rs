@@ -1,58 +1,69 @@
-//! The system calls of the UDP link: everything unsafe of this crate is here.
+//! The system calls of the links: everything unsafe of this crate is here.
 //!
 //! Proof: the round-trip tests pass under AddressSanitizer; every length given to the
 //! kernel is taken from the slice or array that the pointer came from, in the same function.
 #![allow(unsafe_code)]
 
-use super::steering::Insn;
+use crate::bpf::Insn;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-/// Room for a socket address: `sockaddr_in` or `sockaddr_in6`.
-pub(super) const NAME_MAX: usize = 28;
+/// Room for a socket address: `sockaddr_in`, `sockaddr_in6` or `sockaddr_ll`.
+pub(crate) const NAME_MAX: usize = 28;
 /// Room for control messages of one packet, either way. Sums of all that we send or ask for stay
 /// below 200 bytes.
-pub(super) const CONTROL_MAX: usize = 256;
+pub(crate) const CONTROL_MAX: usize = 256;
 /// Most messages of one system call.
-pub(super) const MESSAGES_MAX: usize = 16;
-/// Bytes of a receive buffer; no UDP payload is longer than 65,527.
-pub(super) const BUFFER_BYTES: usize = 65_536;
+pub(crate) const MESSAGES_MAX: usize = 16;
+/// Bytes of a receive buffer; no UDP payload is longer than 65,527, and no frame of an interface
+/// whose kernel does not merge.
+pub(crate) const BUFFER_BYTES: usize = 65_536;
 
 /// A page-aligned receive buffer: copies between buffers that lie a few bytes off modulo 4096 are
 /// many times slower on some processors.
 #[repr(C, align(4096))]
 #[derive(Clone)]
-pub(super) struct Buffer(pub(super) [u8; BUFFER_BYTES]);
+pub(crate) struct Buffer(pub(crate) [u8; BUFFER_BYTES]);
 
 /// Address and control messages of one message to send.
 #[repr(C, align(8))]
 #[derive(Clone)]
-pub(super) struct Envelope {
-    pub(super) control: [u8; CONTROL_MAX],
-    pub(super) name: [u8; NAME_MAX],
-    pub(super) name_len: usize,
-    pub(super) control_len: usize,
+pub(crate) struct Envelope {
+    pub(crate) control: [u8; CONTROL_MAX],
+    pub(crate) name: [u8; NAME_MAX],
+    pub(crate) name_len: usize,
+    pub(crate) control_len: usize,
 }
 
 /// What the kernel told about one received message.
 #[repr(C, align(8))]
 #[derive(Clone)]
-pub(super) struct Arrival {
-    pub(super) control: [u8; CONTROL_MAX],
-    pub(super) name: [u8; NAME_MAX],
-    pub(super) control_len: usize,
-    pub(super) len: usize,
-    pub(super) flags: i32,
+pub(crate) struct Arrival {
+    pub(crate) control: [u8; CONTROL_MAX],
+    pub(crate) name: [u8; NAME_MAX],
+    pub(crate) control_len: usize,
+    pub(crate) len: usize,
+    pub(crate) flags: i32,
 }
 
 /// A non-blocking, close-on-exec UDP socket.
-pub(super) fn udp_socket(v6: bool) -> io::Result<OwnedFd> {
+pub(crate) fn udp_socket(v6: bool) -> io::Result<OwnedFd> {
     let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    socket(family, libc::SOCK_DGRAM, libc::IPPROTO_UDP)
+}
+
+/// A non-blocking, close-on-exec packet socket that is bound to nothing: whole frames, none of
+/// which come in before it is.
+pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
+    socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
+}
+
+fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
+    let kind = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers are passed.
-    let fd = unsafe { libc::socket(family, kind, libc::IPPROTO_UDP) };
+    let fd = unsafe { libc::socket(family, kind, protocol) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -61,7 +72,7 @@ pub(super) fn udp_socket(v6: bool) -> io::Result<OwnedFd> {
 }
 
 /// Sets an option from raw bytes.
-pub(super) fn set_option(
+pub(crate) fn set_option(
     fd: BorrowedFd<'_>,
     level: i32,
     name: i32,
@@ -85,7 +96,7 @@ pub(super) fn set_option(
 }
 
 /// Reads an option made of 32-bit words; returns how many the kernel wrote.
-pub(super) fn get_option(
+pub(crate) fn get_option(
     fd: BorrowedFd<'_>,
     level: i32,
     name: i32,
@@ -110,7 +121,7 @@ pub(super) fn get_option(
 }
 
 /// Binds to an address in its `sockaddr` form.
-pub(super) fn bind(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+pub(crate) fn bind(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     // SAFETY: pointer and length are those of one live slice; the kernel reads bytes.
     let rc = unsafe {
         libc::bind(
@@ -126,8 +137,8 @@ pub(super) fn bind(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The port that a socket is bound to.
-pub(super) fn bound_port(fd: BorrowedFd<'_>) -> io::Result<u16> {
+/// The address that a socket is bound to, in its `sockaddr` form.
+pub(crate) fn bound_name(fd: BorrowedFd<'_>) -> io::Result<[u8; NAME_MAX]> {
     let mut name = [0u8; NAME_MAX];
     let mut len = NAME_MAX as libc::socklen_t;
     // SAFETY: pointer and length are those of one live array.
@@ -135,11 +146,11 @@ pub(super) fn bound_port(fd: BorrowedFd<'_>) -> io::Result<u16> {
     if rc < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(u16::from_be_bytes([name[2], name[3]]))
+    Ok(name)
 }
 
 /// Attaches a classic BPF program by option `name` of `SOL_SOCKET`.
-pub(super) fn attach_program(fd: BorrowedFd<'_>, name: i32, program: &[Insn]) -> io::Result<()> {
+pub(crate) fn attach_program(fd: BorrowedFd<'_>, name: i32, program: &[Insn]) -> io::Result<()> {
     let mut filter: Vec<libc::sock_filter> = program
         .iter()
         .map(|i| libc::sock_filter {
@@ -175,7 +186,7 @@ pub(super) fn attach_program(fd: BorrowedFd<'_>, name: i32, program: &[Insn]) ->
 
 /// Sends the messages in order; returns how many were taken (at least one), or the errno of the
 /// first. At most [`MESSAGES_MAX`] are looked at.
-pub(super) fn send_many(
+pub(crate) fn send_many(
     fd: BorrowedFd<'_>,
     envelopes: &[Envelope],
     payloads: &[&[u8]],
@@ -228,10 +239,11 @@ unsafe fn send_one(fd: BorrowedFd<'_>, msg: *const libc::mmsghdr) -> isize {
 }
 
 /// Receives as many messages as there are, at most as many as there are buffers and arrivals;
-/// returns their number or the errno.
-pub(super) fn receive_many(
+/// returns their number or the errno. The first `headroom` bytes of each buffer stay free.
+pub(crate) fn receive_many(
     fd: BorrowedFd<'_>,
     buffers: &mut [Buffer],
+    headroom: usize,
     arrivals: &mut [Arrival],
 ) -> Result<usize, i32> {
     let n = buffers.len().min(arrivals.len()).min(MESSAGES_MAX);
@@ -243,9 +255,10 @@ pub(super) fn receive_many(
         .take(n)
         .enumerate()
     {
+        let room = buffer.0.get_mut(headroom..).unwrap_or_default();
         let iov = iovs[i].write(libc::iovec {
-            iov_base: buffer.0.as_mut_ptr().cast(),
-            iov_len: BUFFER_BYTES,
+            iov_base: room.as_mut_ptr().cast(),
+            iov_len: room.len(),
         });
         let msg = msgs[i].write(empty_message());
         msg.msg_hdr.msg_name = arrival.name.as_mut_ptr().cast();
@@ -274,7 +287,7 @@ pub(super) fn receive_many(
     for (msg, arrival) in msgs.iter().zip(arrivals.iter_mut()).take(got) {
         // SAFETY: the first `n >= got` headers were written above.
         let msg = unsafe { msg.assume_init_ref() };
-        arrival.len = (msg.msg_len as usize).min(BUFFER_BYTES);
+        arrival.len = (msg.msg_len as usize).min(BUFFER_BYTES.saturating_sub(headroom));
         arrival.flags = msg.msg_hdr.msg_flags;
         // The type of the field differs between C libraries.
         #[allow(clippy::unnecessary_cast)]
