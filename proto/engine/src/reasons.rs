@@ -70,6 +70,8 @@ reasons! {
         "a datagram is longer than the port's MTU; send less or raise the interface's MTU";
     ReceiveTooSmall = 21, LocLenErr,
         "a message of the peer is longer than the receive buffer posted for it";
+    FrameLength = 22, LocLenErr,
+        "a raw frame is longer than the interface takes, or shorter than an Ethernet header";
     ReadsNotAllowed = 30, LocQpOpErr,
         "a READ or atomic was posted, but max_rd_atomic of this queue pair is 0";
     LocalInvFailed = 31, LocQpOpErr,

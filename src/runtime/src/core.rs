@@ -18,6 +18,8 @@ use crate::flow::Flow;
 use crate::hooks::Hooks;
 use crate::keys::KeyTable;
 use crate::qpn::QpnPool;
+use crate::raw::Raw;
+use crate::runtime::Sockets;
 use crate::rx::Rx;
 use crate::sys;
 use crate::tx::Tx;
@@ -68,6 +70,8 @@ pub(crate) struct Core {
     /// Queue pairs attached to each multicast group on each interface.
     pub(crate) groups: HashMap<(Gid, u32), u32>,
     pub(crate) link: Option<UdpLink>,
+    /// Queue pairs that carry whole frames.
+    pub(crate) raw: Raw,
     /// Room at processes of this host.
     pub(crate) flow: Flow,
     forwards: Vec<OwnedFd>,
@@ -77,6 +81,8 @@ pub(crate) struct Core {
     tx: Tx,
     hooks: Hooks,
     lost: u64,
+    /// Of it, whole frames.
+    raw_lost: u64,
     /// When to ask the kernel what it dropped.
     losses_due_ns: u64,
     /// Small posts since the engine last sent for a poll.
@@ -107,6 +113,7 @@ impl Core {
             qpns: QpnPool::default(),
             groups: HashMap::new(),
             link: None,
+            raw: Raw::default(),
             flow: Flow::default(),
             forwards: Vec::new(),
             forward_buf: Vec::new(),
@@ -114,6 +121,7 @@ impl Core {
             tx: Tx::new(),
             hooks: Hooks::from_environment(),
             lost: 0,
+            raw_lost: 0,
             losses_due_ns: u64::MAX,
             posts: 0,
         }
@@ -146,6 +154,7 @@ impl Core {
     /// daemon.
     pub(crate) fn drop_link(&mut self) {
         self.link = None;
+        self.raw.drop_sockets();
         self.forwards.clear();
         self.groups.clear();
     }
@@ -162,6 +171,21 @@ impl Core {
         (&mut self.node, world)
     }
 
+    /// As [`Core::split`], with what carries whole frames.
+    pub(crate) fn split_raw<'a>(
+        &'a mut self,
+        shared: &'a Shared,
+    ) -> (&'a mut Raw, &'a mut Node, World<'a>) {
+        let world = World {
+            keys: &shared.keys,
+            pages: &shared.pages,
+            dir: &self.dir,
+            flow: &mut self.flow,
+            now: now(),
+        };
+        (&mut self.raw, &mut self.node, world)
+    }
+
     /// Receives, runs timers that are due, sends: a bounded amount of each. With `enough` after
     /// receiving, the rest is left to the next turn.
     pub(crate) fn turn(&mut self, shared: &Shared, enough: impl FnOnce() -> bool) -> Turn {
@@ -173,7 +197,7 @@ impl Core {
             }
         }
         let mut guard = None;
-        let mut received = self.receive(shared, &mut guard);
+        let mut received = self.receive(shared, &mut guard) + self.receive_raw(shared, &mut guard);
         if received != 0 && enough() {
             return Turn { received, sent: 0 };
         }
@@ -185,8 +209,29 @@ impl Core {
             node.on_timeout(world.now, &mut world);
         }
         self.posts = 0;
-        let sent = self.transmit_guarded(shared, &mut guard);
+        let sent = self.transmit_guarded(shared, &mut guard) + self.retry_raw(shared);
         Turn { received, sent }
+    }
+
+    fn receive_raw(&mut self, shared: &Shared, guard: &mut Option<Guard>) -> usize {
+        if self.raw.is_empty() {
+            return 0;
+        }
+        let (raw, node, mut world) = self.split_raw(shared);
+        let received = raw.receive(node, guard, &mut world);
+        if received != 0 {
+            let due = world.now.0 + LOSSES_KNOWN_NS;
+            self.losses_due_ns = self.losses_due_ns.min(due);
+        }
+        received
+    }
+
+    fn retry_raw(&mut self, shared: &Shared) -> usize {
+        if !self.raw.is_stuck() {
+            return 0;
+        }
+        let (raw, node, mut world) = self.split_raw(shared);
+        raw.transmit(node, &mut world)
     }
 
     /// Reads whatever waits, before a timer acts: we may have been descheduled, and it may be the
@@ -307,7 +352,10 @@ impl Core {
             link.look_for_losses();
             self.losses_due_ns = u64::MAX;
         }
-        let lost = link.rx_lost();
+        if ask {
+            self.raw_lost = self.raw.lost();
+        }
+        let lost = link.rx_lost().wrapping_add(self.raw_lost);
         if lost != self.lost {
             let cell = shared.pages.counter(Counter::SocketOverflow);
             cell.fetch_add(lost.wrapping_sub(self.lost), Ordering::Relaxed);
@@ -384,6 +432,7 @@ impl Core {
         let waits = self.tx.is_stuck()
             || self.node.has_held()
             || self.node.wants_transmit()
+            || self.raw.is_stuck()
             || !self.outbox.is_empty();
         let retry = waits.then(|| now().0 + STUCK_RETRY_NS);
         let losses = Some(self.losses_due_ns).filter(|at| *at != u64::MAX);
@@ -401,22 +450,31 @@ impl Core {
     }
 
     /// Sockets that become readable when frames arrive.
-    pub(crate) fn poll_fds(&self) -> Vec<i32> {
-        self.link
-            .as_ref()
-            .map(PacketIo::poll_fds)
-            .unwrap_or_default()
+    fn poll_fds(&self) -> Vec<i32> {
+        let link = self.link.as_ref().map(PacketIo::poll_fds);
+        let mut fds = link.unwrap_or_default();
+        fds.extend(self.raw.poll_fds());
+        fds
     }
 
-    /// Every descriptor of the slots.
+    /// What the progress thread sleeps on.
+    pub(crate) fn sockets(&self) -> Sockets {
+        Sockets {
+            receive: self.poll_fds(),
+            forwards: self.forward_fds(),
+        }
+    }
+
+    /// Every descriptor of the slots, and of interfaces.
     pub(crate) fn all_fds(&self) -> Vec<i32> {
         let mut fds = self.forward_fds();
         fds.extend(self.link.iter().flat_map(UdpLink::all_fds));
+        fds.extend(self.raw.all_fds());
         fds
     }
 
     /// Descriptors that become readable when the daemon hands frames on.
-    pub(crate) fn forward_fds(&self) -> Vec<i32> {
+    fn forward_fds(&self) -> Vec<i32> {
         use std::os::fd::AsRawFd;
         self.forwards.iter().map(AsRawFd::as_raw_fd).collect()
     }

@@ -24,6 +24,7 @@ pub mod ports;
 mod progress;
 mod qpn;
 mod random;
+mod raw;
 mod runtime;
 mod rx;
 mod sync;
@@ -35,6 +36,7 @@ mod window;
 
 pub use claim::Claim;
 pub use objects::{PostError, SRQS_MAX};
+pub use raw::{FlowCounts, RawCreate, TableId, WqState};
 pub use rocebud_engine::SrqMask;
 pub use rocebud_mem::{copy_in, copy_out, ensure_in_front, probe};
 pub use runtime::Runtime;

@@ -279,6 +279,19 @@ impl Runtime {
         if let Some(device) = self.device(context.ifindex) {
             core.node.set_port_mtu(qpn, device.mtu())?;
         }
+        Ok(self.enter_qp(&mut core, qpn, context, &init, cqs, user))
+    }
+
+    /// Lets events and `rocebud status` know a queue pair that was made.
+    pub(crate) fn enter_qp(
+        &self,
+        core: &mut Core,
+        qpn: Qpn,
+        context: &Arc<ContextShared>,
+        init: &QpInit,
+        cqs: Vec<Arc<Cq>>,
+        user: u64,
+    ) -> (Arc<QpShared>, Arc<QpHandle>) {
         for cq in &cqs {
             cq.users.fetch_add(1, Ordering::AcqRel);
         }
@@ -286,10 +299,10 @@ impl Runtime {
         let handle = qp.add_handle(context, user);
         core.dir.qps.insert(qpn, Arc::clone(&qp));
         if let Some(record) = self.shared.pages.qp_record(qpn) {
-            record.begin(qpn, now(), &identity(&init, None));
+            record.begin(qpn, now(), &identity(init, None));
         }
-        self.state_facts(&core);
-        Ok((qp, handle))
+        self.state_facts(core);
+        (qp, handle)
     }
 
     /// Another handle of a queue pair; `None` if it is destroyed.
@@ -305,7 +318,7 @@ impl Runtime {
 
     /// A fresh number, with the engine locked. While the daemon is asked for a further slot the
     /// engine is not: other queue pairs go on.
-    fn allocate_qpn(&self) -> Result<(MutexGuard<'_, Core>, Qpn), Misuse> {
+    pub(crate) fn allocate_qpn(&self) -> Result<(MutexGuard<'_, Core>, Qpn), Misuse> {
         let allocate = || {
             let mut core = lock(&self.core);
             let qpn = core.qpns.allocate(now().0)?;
@@ -351,6 +364,9 @@ impl Runtime {
         if mask.contains(AttrMask::STATE) {
             self.kick(&mut core); // ACKs that are due leave before a state that sends none.
         }
+        if core.raw.has(qp.qpn) {
+            return self.modify_raw(&mut core, qp, attr, mask);
+        }
         let (node, mut world) = core.split(&self.shared);
         node.modify_qp(world.now, qp.qpn, attr, mask, path, &mut world)?;
         if mask.contains(AttrMask::STATE) && attr.qp_state == QpState::Reset {
@@ -375,6 +391,12 @@ impl Runtime {
     pub fn set_rate_limit(&self, qpn: Qpn, limit: RateLimit) -> Result<(), Misuse> {
         self.check()?;
         let mut core = lock(&self.core);
+        if core.raw.has(qpn) {
+            return Err(Misuse::new(
+                Errno::EOPNOTSUPP,
+                "modify_qp_rate_limit: not of raw packets (see packet_pacing_caps)",
+            ));
+        }
         let (node, mut world) = core.split(&self.shared);
         node.set_rate_limit(world.now, qpn, limit, &mut world)?;
         self.kick(&mut core);
@@ -386,12 +408,15 @@ impl Runtime {
     /// # Errors
     /// EINVAL: destroyed.
     pub fn query_qp(&self, qpn: Qpn) -> Result<(QpAttr, QpInit), Misuse> {
-        lock(&self.core).node.query_qp(qpn)
+        let core = lock(&self.core);
+        let raw = core.raw.query(qpn);
+        raw.map_or_else(|| core.node.query_qp(qpn), Ok)
     }
 
     /// State now.
     pub fn qp_state(&self, qpn: Qpn) -> Option<QpState> {
-        lock(&self.core).node.qp_state(qpn)
+        let core = lock(&self.core);
+        core.raw.state(qpn).or_else(|| core.node.qp_state(qpn))
     }
 
     /// `ibv_post_send`: requests are posted together and leave together.
@@ -404,6 +429,9 @@ impl Runtime {
         wrs: impl IntoIterator<Item = Result<SendWr, Misuse>>,
     ) -> Result<(), PostError> {
         let mut core = lock(&self.core);
+        if core.raw.has(qpn) {
+            return self.post_send_raw(&mut core, qpn, wrs);
+        }
         let mut refused = None;
         let mut bytes = 0;
         {
@@ -432,6 +460,9 @@ impl Runtime {
     pub fn post_sends(&self, qpn: Qpn, wrs: &mut Vec<SendWr>) -> Result<(), Misuse> {
         let bytes = wrs.iter().map(|wr| wr.payload.len()).sum();
         let mut core = lock(&self.core);
+        if core.raw.has(qpn) {
+            return self.post_sends_raw(&mut core, qpn, wrs);
+        }
         let (node, mut world) = core.split(&self.shared);
         self.progress.posted(world.now.0);
         node.post_sends(world.now, qpn, wrs, &mut world)?;
@@ -458,6 +489,9 @@ impl Runtime {
         wrs: impl IntoIterator<Item = Result<RecvWr, Misuse>>,
     ) -> Result<(), PostError> {
         let mut core = lock(&self.core);
+        if core.raw.has(qpn) {
+            return self.post_recv_raw(&mut core, qpn, wrs);
+        }
         let (node, mut world) = core.split(&self.shared);
         let done = wrs.into_iter().enumerate().try_for_each(|(posted, wr)| {
             wr.and_then(|wr| node.post_recv(world.now, qpn, wr, &mut world))
@@ -513,7 +547,7 @@ impl Runtime {
     /// vanish. Waits for acknowledgements of the handle's events. True if it was the last.
     ///
     /// # Errors
-    /// EBUSY: the last, and attached to a multicast group. EINVAL: done already.
+    /// EBUSY: the last, and attached to a multicast group or flow rules steer to it. EINVAL: done already.
     pub fn destroy_qp(&self, qp: &QpShared, handle: &Arc<QpHandle>) -> Result<bool, Misuse> {
         let mut core = lock(&self.core);
         if !qp.has_handle(handle) {
@@ -522,8 +556,13 @@ impl Runtime {
         let last = qp.handles() == 1;
         if last {
             self.kick(&mut core); // The peer waits for the ACK of what we have taken.
-            let (node, mut world) = core.split(&self.shared);
-            node.destroy_qp(qp.qpn, &mut world)?;
+            if core.raw.has(qp.qpn) {
+                core.raw.check_removable(qp.qpn)?;
+                self.remove_raw(&mut core, qp.qpn);
+            } else {
+                let (node, mut world) = core.split(&self.shared);
+                node.destroy_qp(qp.qpn, &mut world)?;
+            }
             self.forget_qp(&mut core, qp);
             self.state_facts(&core);
             self.kick(&mut core);
@@ -601,7 +640,10 @@ impl Runtime {
             }
             !mine(&srq.context)
         });
-        dir.remove_cqs_of(context);
+        let wqs = core.raw.remove_of(|cq| mine(&cq.context));
+        let rested = now().0;
+        wqs.into_iter().for_each(|wq| core.qpns.free(wq, rested));
+        core.dir.remove_cqs_of(context);
         self.state_facts(&core);
         drop(core);
         context.purge_all();
@@ -609,6 +651,9 @@ impl Runtime {
 
     fn destroy_left_over(&self, core: &mut Core, qp: &QpShared) {
         self.kick(core);
+        if core.raw.has(qp.qpn) {
+            self.remove_raw(core, qp.qpn);
+        }
         let (node, mut world) = core.split(&self.shared);
         if node.destroy_qp(qp.qpn, &mut world).is_err() {
             Self::detach_all(core, qp);

@@ -407,7 +407,11 @@ impl Runtime {
             ..QpAttr::default()
         };
         for qpn in qpns {
-            let (node, mut world) = core.split(&self.shared);
+            let (raw, node, mut world) = core.split_raw(&self.shared);
+            if raw.has(qpn) {
+                raw.fail(qpn, node, &mut world);
+                continue;
+            }
             let _ = node.modify_qp(world.now, qpn, &error, AttrMask::STATE, None, &mut world);
         }
         core.transmit(&self.shared);
@@ -430,10 +434,7 @@ impl Runtime {
             return Err(DEAD);
         }
         core.add_slot(grant).map_err(no_descriptor)?;
-        let sockets = Sockets {
-            receive: core.poll_fds(),
-            forwards: core.forward_fds(),
-        };
+        let sockets = core.sockets();
         for fd in core.all_fds() {
             fork::forget(fd);
             fork::close_in_children(fd);

@@ -26,6 +26,8 @@ pub mod device_cap {
     pub const MEM_MGT_EXTENSIONS: u32 = 1 << 21;
     /// Memory windows of type 2 that belong to a queue pair and its protection domain.
     pub const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+    /// Flow rules steer packets.
+    pub const MANAGED_FLOW_STEERING: u32 = 1 << 29;
 }
 
 /// `enum ibv_atomic_cap`.
@@ -94,6 +96,10 @@ pub struct DeviceAttr {
     pub max_dm_size: u64,
     /// On-demand regions.
     pub odp: OdpCaps,
+    /// This process may carry raw packets: queue pairs of them, flow rules, indirection tables.
+    pub raw_packet: bool,
+    /// Queues of an indirection table.
+    pub max_ind_table: u32,
 }
 
 /// What on-demand regions may be used for: bits of [`odp_cap`] by transport.
@@ -218,6 +224,10 @@ pub(crate) mod limits {
     pub(crate) const AH_MAX: u32 = 1 << 20;
     /// READs and atomics outstanding, each way.
     pub(crate) const RD_ATOM_MAX: u32 = 128;
+    /// Queues of an indirection table.
+    pub(crate) const IND_TABLE_MAX: u32 = 128;
+    /// Places in an array of counters.
+    pub(crate) const COUNTERS_MAX: u32 = 64;
     /// Queue pairs attached to a multicast group.
     pub(crate) const MCAST_ATTACH_MAX: u32 = 56;
     /// Multicast groups.
@@ -236,7 +246,12 @@ pub(crate) mod limits {
 }
 
 /// What a device with this GUID offers.
-pub(crate) fn device_attr(node_guid: u64) -> DeviceAttr {
+pub(crate) fn device_attr(node_guid: u64, raw_packet: bool) -> DeviceAttr {
+    let steering = if raw_packet {
+        device_cap::MANAGED_FLOW_STEERING
+    } else {
+        0
+    };
     DeviceAttr {
         fw_ver: env!("CARGO_PKG_VERSION").into(),
         node_guid,
@@ -258,7 +273,8 @@ pub(crate) fn device_attr(node_guid: u64) -> DeviceAttr {
             | device_cap::MEM_WINDOW
             | device_cap::XRC
             | device_cap::MEM_MGT_EXTENSIONS
-            | device_cap::MEM_WINDOW_TYPE_2B,
+            | device_cap::MEM_WINDOW_TYPE_2B
+            | steering,
         max_sge: limits::SGE_MAX,
         max_sge_rd: limits::SGE_MAX,
         max_cq: limits::CQ_MAX,
@@ -293,6 +309,8 @@ pub(crate) fn device_attr(node_guid: u64) -> DeviceAttr {
         max_inline_data: limits::INLINE_MAX,
         max_dm_size: limits::DM_BYTES_MAX,
         odp: ODP,
+        raw_packet,
+        max_ind_table: limits::IND_TABLE_MAX,
     }
 }
 

@@ -199,7 +199,8 @@ impl Context {
     /// `ibv_query_device`.
     #[must_use]
     pub fn query_device(&self) -> DeviceAttr {
-        attrs::device_attr(self.inner.opened.guid)
+        let raw = self.check().is_ok() && self.inner.runtime.check_raw().is_ok();
+        attrs::device_attr(self.inner.opened.guid, raw)
     }
 
     /// `ibv_query_port`. The port is DOWN when the interface or the daemon is gone.

@@ -30,6 +30,7 @@ mod mr;
 mod mw;
 mod pd;
 mod qp;
+mod raw;
 mod srq;
 mod td;
 mod xrc;
@@ -44,12 +45,14 @@ pub use mr::{Advice, AdvisedRange, Mr, Rereg};
 pub use mw::{Mw, MwBindInfo, inc_rkey};
 pub use pd::{Ah, Pd};
 pub use qp::{PostError, Qp, QpCreate};
+pub use raw::{CounterPoint, Counters, Flow, IndTable, Wq, WqCreate, WqState};
 pub use rocebud_ctl::DeviceInfo;
+pub use rocebud_objects::flow;
 pub use rocebud_objects::{
     Access, AhAttr, AttrMask, Counter, Errno, EventKind, FlushPlacement, FlushRange, MigState,
     Misuse, MwType, Path, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RateLimit, RecvWr,
-    Remote, SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, UdAddress, Wc, WcFlags, WcOpcode,
-    WcStatus,
+    Remote, RxHash, RxHashFields, SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, UdAddress, Wc,
+    WcFlags, WcOpcode, WcStatus,
 };
 pub use rocebud_wire::{Gid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};
 pub use srq::{Srq, SrqMask};

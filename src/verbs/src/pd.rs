@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use rocebud_objects::{AhAttr, Errno, Misuse, Path, PdId, SrqAttr};
+use rocebud_objects::{AhAttr, Errno, Misuse, Path, PdId, RxHash, SrqAttr};
 use rocebud_runtime::ports;
 
 use crate::context::Family;
 use crate::td::TdUse;
-use crate::{Context, Qp, QpCreate, Srq, Td};
+use crate::{Context, IndTable, Qp, QpCreate, Srq, Td};
 
 /// A protection domain.
 #[derive(Clone, Debug)]
@@ -210,6 +210,22 @@ impl Pd {
     pub fn create_qp(&self, create: &QpCreate) -> Result<Qp, Misuse> {
         self.check()?;
         Qp::create(self, create)
+    }
+
+    /// `ibv_create_qp_ex` with an indirection table: a raw packet queue pair whose frames are spread
+    /// over other queues.
+    ///
+    /// # Errors
+    /// EINVAL: no such table, or a hash of unlike protocols. EPERM, EOPNOTSUPP: this process may
+    /// not carry raw packets.
+    pub fn create_spreading_qp(
+        &self,
+        table: &IndTable,
+        hash: RxHash,
+        user: u64,
+    ) -> Result<Qp, Misuse> {
+        self.check()?;
+        Qp::create_spreading(self, table, hash, user)
     }
 
     /// `ibv_dealloc_pd`.

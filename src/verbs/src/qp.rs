@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 
 use rocebud_objects::{
     AttrMask, CqId, Errno, Misuse, Payload, QpAttr, QpCap, QpInit, QpState, QpType, RateLimit,
-    RecvWr, SendWr, Sge,
+    RecvWr, RxHash, SendWr, Sge,
 };
 use rocebud_runtime::context::{QpHandle, QpShared};
-use rocebud_runtime::{Runtime, ports};
+use rocebud_runtime::{RawCreate, Runtime, ports};
 use rocebud_wire::{Gid, Qpn};
 
 pub use rocebud_runtime::PostError;
@@ -16,7 +16,7 @@ pub use rocebud_runtime::PostError;
 use crate::attrs::limits;
 use crate::pd::PdUse;
 use crate::xrc::XrcdUse;
-use crate::{Context, Cq, Pd, Srq, Xrcd};
+use crate::{Context, Cq, IndTable, Pd, Srq, Xrcd};
 
 /// What `create_qp` is told; `struct ibv_qp_init_attr`.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct QpCreate {
     pub srq: Option<Srq>,
     pub cap: QpCap,
     pub sq_sig_all: bool,
+    /// Of raw packets: VLAN tags are taken off and told in the completion.
+    pub strips_vlan: bool,
     /// What asynchronous events give back.
     pub user: u64,
 }
@@ -49,6 +51,7 @@ impl QpCreate {
                 max_inline_data: 0,
             },
             sq_sig_all: false,
+            strips_vlan: false,
             user: 0,
         }
     }
@@ -78,6 +81,7 @@ struct Real {
     pd: PdUse,
     /// Keep what it uses alive, as handles. Rust drops them after the queue pair is destroyed.
     _uses: (Vec<Cq>, Option<Srq>),
+    _table: Option<IndTable>,
 }
 
 /// A queue pair that may be gone.
@@ -113,7 +117,66 @@ impl Qp {
             sq_sig_all: create.sq_sig_all,
         };
         let cqs = vec![create.send_cq.clone(), create.recv_cq.clone()];
+        if create.qp_type == QpType::RawPacket {
+            let raw = RawCreate {
+                strips_vlan: create.strips_vlan,
+                spread: None,
+            };
+            return Self::make_raw(pd, init, cqs, raw, None, create.user);
+        }
         Self::make(pd, init, (cqs, create.srq.clone()), None, create.user)
+    }
+
+    /// A queue pair that only receives, into the queues of a table.
+    pub(crate) fn create_spreading(
+        pd: &Pd,
+        table: &IndTable,
+        hash: RxHash,
+        user: u64,
+    ) -> Result<Self, Misuse> {
+        if !table.is_of(pd.context()) || !hash.fields.is_valid() {
+            return Err(Misuse::invalid(
+                "create_qp: the table is gone or of another open device, or the hash mixes \
+                 IPv4 with IPv6, or TCP with UDP",
+            ));
+        }
+        let init = QpInit {
+            qp_type: QpType::RawPacket,
+            pd: pd.id(),
+            send_cq: CqId::NONE,
+            recv_cq: CqId::NONE,
+            srq: None,
+            xrcd: None,
+            cap: QpCap::default(),
+            sq_sig_all: false,
+        };
+        let raw = RawCreate {
+            strips_vlan: false,
+            spread: Some((table.id(), hash)),
+        };
+        Self::make_raw(pd, init, Vec::new(), raw, Some(table.clone()), user)
+    }
+
+    fn make_raw(
+        pd: &Pd,
+        init: QpInit,
+        cqs: Vec<Cq>,
+        raw: RawCreate,
+        table: Option<IndTable>,
+        user: u64,
+    ) -> Result<Self, Misuse> {
+        let context = pd.context().clone();
+        let shared = cqs.iter().map(|cq| Arc::clone(cq.shared())).collect();
+        let runtime = context.runtime();
+        let (shared, handle) = runtime.create_raw_qp(context.shared(), init, shared, user, raw)?;
+        let real = Real {
+            shared,
+            init,
+            pd: pd.hold(),
+            _uses: (cqs, None),
+            _table: table,
+        };
+        Ok(Self::opened(&context, handle, Arc::new(real), None))
     }
 
     /// The serving end of an extended reliable connection.
@@ -147,6 +210,7 @@ impl Qp {
             init,
             pd: pd.hold(),
             _uses: uses,
+            _table: None,
         };
         Ok(Self::opened(&context, handle, Arc::new(real), xrcd))
     }
@@ -195,6 +259,14 @@ impl Qp {
 
     fn runtime(&self) -> &Runtime {
         self.inner.context.runtime()
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<QpShared> {
+        &self.inner.real.shared
     }
 
     pub(crate) fn pd(&self) -> &Pd {

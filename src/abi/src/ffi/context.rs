@@ -3,7 +3,8 @@
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
 
-use rocebud_objects::Misuse;
+use rocebud_objects::{Misuse, QpType, RxHashFields};
+use rocebud_verbs::DeviceAttr;
 use rocebud_wire::Mtu;
 
 use super::boundary::{Arg, Outcome};
@@ -13,6 +14,7 @@ use super::cq_ex;
 use super::device::{Device, put};
 use super::dm;
 use super::domain::{self, Td, withdraw_dead};
+use super::flow;
 use super::handle::{Handle, Head, Object, give};
 use super::memory;
 use super::post;
@@ -22,10 +24,11 @@ use super::types::{
     Plain, ibv_context, ibv_context_ops, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device,
     ibv_device_attr, ibv_device_attr_ex, ibv_modify_cq_attr, ibv_odp_caps,
     ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex,
-    ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_send_wr, ibv_td, ibv_td_init_attr, ibv_values_ex,
-    ibv_wc, verbs_context,
+    ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_rss_caps, ibv_send_wr, ibv_td, ibv_td_init_attr,
+    ibv_values_ex, ibv_wc, verbs_context,
 };
 use super::window;
+use super::wq;
 use super::xrc;
 
 /// An opened device of ours.
@@ -111,6 +114,21 @@ pub(crate) fn open_context(
         head.open_qp,
     ] = xrc::slots();
     [head.alloc_null_mr, head.advise_mr] = memory::slots();
+    [
+        head.ibv_create_flow,
+        head.ibv_destroy_flow,
+        head.create_counters,
+        head.destroy_counters,
+        head.attach_counters_point_flow,
+        head.read_counters,
+    ] = flow::slots();
+    [
+        head.create_wq,
+        head.modify_wq,
+        head.destroy_wq,
+        head.create_rwq_ind_table,
+        head.destroy_rwq_ind_table,
+    ] = wq::slots();
     head.context = ibv_context {
         device,
         ops: operations(),
@@ -214,6 +232,7 @@ own_entry! {
             max_dm_size: device.max_dm_size,
             ..ibv_device_attr_ex::zeroed()
         };
+        let full = if device.raw_packet { with_raw_packet(full, &device) } else { full };
         attr.set_sized(&full, room)
     }
 
@@ -226,6 +245,23 @@ own_entry! {
             out.raw_clock = [0, context.verbs.clock_ns()?.cast_signed()];
         }
         values.set(out)
+    }
+}
+
+/// What a device offers to those who may carry raw packets.
+fn with_raw_packet(attr: ibv_device_attr_ex, device: &DeviceAttr) -> ibv_device_attr_ex {
+    const CVLAN_STRIPPING: u32 = 1;
+    ibv_device_attr_ex {
+        rss_caps: ibv_rss_caps {
+            supported_qpts: 1 << QpType::RawPacket as u32,
+            max_rwq_indirection_tables: device.max_qp,
+            max_rwq_indirection_table_size: device.max_ind_table,
+            rx_hash_fields_mask: RxHashFields::all().bits(),
+            rx_hash_function: 1,
+        },
+        max_wq_type_rq: device.max_qp,
+        raw_packet_caps: CVLAN_STRIPPING,
+        ..attr
     }
 }
 

@@ -17,6 +17,7 @@ use super::qp::Qp;
 use super::srq::Srq;
 use super::types::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 use super::window::bind_operation;
+use super::wq::Wq;
 
 /// `ibv_context.ops.post_send`
 pub(crate) extern "C" fn post_send(
@@ -56,6 +57,20 @@ pub(crate) extern "C" fn post_srq_recv(
         let srq = srq.ours();
         srq.verbs
             .post_recv_list(walk.map(|w| recv_wr(w, srq.max_sge)))
+    })
+}
+
+/// `ibv_wq.post_recv`
+pub(crate) extern "C" fn post_wq_recv(
+    wq: Handle<Wq>,
+    wr: *mut ibv_recv_wr,
+    bad: Arg<*mut ibv_recv_wr>,
+) -> c_int {
+    let walk = Walk::new(wr, |w| w.next);
+    walk.post(bad, || {
+        let wq = wq.ours();
+        wq.verbs
+            .post_recv_list(walk.map(|w| recv_wr(w, wq.max_sge)))
     })
 }
 

@@ -64,6 +64,11 @@ impl Qp {
         }
     }
 
+    /// Its open device, as C knows it.
+    pub(crate) fn context(&self) -> *mut ibv_context {
+        self.head.get().qp_base.context
+    }
+
     fn show_state(&self, state: QpState) {
         let at = offset_of!(ibv_qp_ex, qp_base) + offset_of!(ibv_qp, state);
         self.head.set_field(at, state as c_uint);
@@ -74,7 +79,7 @@ c_api! {
     /// `ibv_create_qp`: the sizes granted are written back.
     fn ibv_create_qp(pd: Pd, init: Arg<ibv_qp_init_attr>) -> Pointer, *mut ibv_qp {
         let mut wanted = init.get()?;
-        let qp = create(pd, &wanted, None)?;
+        let qp = create(pd, &wanted, None, false)?;
         wanted.cap = c_cap(&qp.cap);
         init.set(wanted)?;
         publish(pd, qp)
@@ -159,7 +164,11 @@ c_api! {
 const MASK_PD: u32 = 1;
 const MASK_XRCD: u32 = 1 << 1;
 const MASK_CREATE_FLAGS: u32 = 1 << 2;
+const MASK_IND_TABLE: u32 = 1 << 4;
+const MASK_RX_HASH: u32 = 1 << 5;
 const MASK_SEND_OPS_FLAGS: u32 = 1 << 6;
+/// `IBV_QP_CREATE_CVLAN_STRIPPING`
+const CVLAN_STRIPPING: u32 = 1 << 9;
 const MASK_KNOWN: u32 = MASK_PD | MASK_CREATE_FLAGS | MASK_SEND_OPS_FLAGS;
 
 own_entry! {
@@ -189,10 +198,17 @@ own_entry! {
             return Err(Misuse::invalid("ibv_create_qp_ex: comp_mask must have the PD"));
         }
         let flags = if wanted.comp_mask & MASK_CREATE_FLAGS != 0 { wanted.create_flags } else { 0 };
-        if wanted.comp_mask & !MASK_KNOWN != 0 || flags != 0 {
+        let raw = wanted.qp_type == QpType::RawPacket as c_uint;
+        if wanted.comp_mask & !MASK_CREATE_FLAGS == MASK_PD | MASK_IND_TABLE | MASK_RX_HASH
+            && raw && flags == 0
+        {
+            return super::wq::create_spreading(&wanted);
+        }
+        if wanted.comp_mask & !MASK_KNOWN != 0 || flags & !(if raw { CVLAN_STRIPPING } else { 0 }) != 0 {
             return Err(Misuse::new(
                 Errno::EOPNOTSUPP,
-                "ibv_create_qp_ex: create flags, RSS and TSO are not done yet",
+                "ibv_create_qp_ex: of create flags there is CVLAN_STRIPPING, of raw packets; there \
+                 is no TSO",
             ));
         }
         let operations = (wanted.comp_mask & MASK_SEND_OPS_FLAGS != 0).then_some(wanted.send_ops_flags);
@@ -205,7 +221,7 @@ own_entry! {
             cap: wanted.cap,
             qp_type: wanted.qp_type,
             sq_sig_all: wanted.sq_sig_all,
-        }, operations)?;
+        }, operations, flags & CVLAN_STRIPPING != 0)?;
         wanted.cap = c_cap(&qp.cap);
         init.set(wanted)?;
         publish(pd, qp)
@@ -215,9 +231,6 @@ own_entry! {
 /// Q_Keys with this bit are for programs with the right to forge packets.
 const CONTROLLED_QKEY: u32 = 1 << 31;
 
-/// `IBV_QPT_RAW_PACKET`
-const RAW_PACKET: c_uint = 8;
-
 fn qp_type(value: c_uint) -> Outcome<QpType> {
     match value {
         2 => Ok(QpType::Rc),
@@ -225,13 +238,10 @@ fn qp_type(value: c_uint) -> Outcome<QpType> {
         4 => Ok(QpType::Ud),
         9 => Ok(QpType::XrcSend),
         10 => Ok(QpType::XrcRecv),
-        RAW_PACKET if !may_open_raw_sockets() => Err(Misuse::new(
-            Errno::EPERM,
-            "RAW_PACKET queue pairs need CAP_NET_RAW",
-        )),
+        8 => Ok(QpType::RawPacket),
         _ => Err(Misuse::new(
             Errno::EOPNOTSUPP,
-            "queue pairs are RC, UC, UD or XRC for now",
+            "queue pairs are RC, UC, UD, XRC or RAW_PACKET",
         )),
     }
 }
@@ -249,7 +259,12 @@ fn may_open_raw_sockets() -> bool {
 }
 
 /// `operations`: what extended posting is asked for, if at all.
-fn create(pd: &Pd, wanted: &ibv_qp_init_attr, operations: Option<u64>) -> Outcome<Box<Qp>> {
+fn create(
+    pd: &Pd,
+    wanted: &ibv_qp_init_attr,
+    operations: Option<u64>,
+    strips_vlan: bool,
+) -> Outcome<Box<Qp>> {
     let qp_type = qp_type(wanted.qp_type)?;
     check_operations(qp_type, operations.unwrap_or(0))?;
     let send_cq = Handle::<Cq>::from_raw(wanted.send_cq).mine()?;
@@ -273,6 +288,7 @@ fn create(pd: &Pd, wanted: &ibv_qp_init_attr, operations: Option<u64>) -> Outcom
         srq: srq.map(|s| s.verbs.clone()),
         cap: cap_of(&wanted.cap),
         sq_sig_all,
+        strips_vlan,
         user: 0,
     })?;
     let cap = verbs.cap();
@@ -339,6 +355,39 @@ pub(crate) fn publish_target(
     let qp = Handle::<Qp>::from_raw(p).ours();
     qp.verbs.set_user(p.expose_provenance() as u64);
     Ok(p)
+}
+
+/// Hands a queue pair with an indirection table to C.
+pub(crate) fn publish_spreading(
+    pd: &Pd,
+    verbs: rocebud_verbs::Qp,
+    qp_context: *mut c_void,
+) -> Outcome<*mut ibv_qp> {
+    let head = ibv_qp {
+        context: pd.context(),
+        qp_context,
+        pd: pd.as_ptr(),
+        handle: next_handle(),
+        qp_num: verbs.qpn().value(),
+        qp_type: QpType::RawPacket as c_uint,
+        ..ibv_qp::zeroed()
+    };
+    let head = ibv_qp_ex {
+        qp_base: head,
+        ..ibv_qp_ex::zeroed()
+    };
+    publish(
+        pd,
+        Box::new(Qp {
+            head: Head::new(head),
+            posting: None,
+            home: None,
+            cap: verbs.cap(),
+            qp_type: QpType::RawPacket,
+            sq_sig_all: false,
+            verbs,
+        }),
+    )
 }
 
 /// Hands the queue pair to C and lets events name it.

@@ -614,6 +614,72 @@ c_struct! {
         send_flags: c_uint,
         bind_info: ibv_mw_bind_info,
     }
+    struct ibv_wq {
+        context: *mut ibv_context,
+        wq_context: *mut c_void,
+        pd: *mut ibv_pd,
+        cq: *mut ibv_cq,
+        wq_num: u32,
+        handle: u32,
+        state: c_uint,
+        wq_type: c_uint,
+        post_recv: Slot,
+        mutex: mutex_t,
+        cond: cond_t,
+        events_completed: u32,
+        comp_mask: u32,
+    }
+    struct ibv_wq_init_attr {
+        wq_context: *mut c_void,
+        wq_type: c_uint,
+        max_wr: u32,
+        max_sge: u32,
+        pd: *mut ibv_pd,
+        cq: *mut ibv_cq,
+        comp_mask: u32,
+        create_flags: u32,
+    }
+    struct ibv_wq_attr {
+        attr_mask: u32,
+        wq_state: c_uint,
+        curr_wq_state: c_uint,
+        flags: u32,
+        flags_mask: u32,
+    }
+    struct ibv_rwq_ind_table {
+        context: *mut ibv_context,
+        ind_tbl_handle: c_int,
+        ind_tbl_num: c_int,
+        comp_mask: u32,
+    }
+    struct ibv_rwq_ind_table_init_attr {
+        log_ind_tbl_size: u32,
+        ind_tbl: *mut *mut ibv_wq,
+        comp_mask: u32,
+    }
+    struct ibv_flow {
+        comp_mask: u32,
+        context: *mut ibv_context,
+        handle: u32,
+    }
+    /// Specs follow.
+    struct ibv_flow_attr {
+        comp_mask: u32,
+        r#type: c_uint,
+        size: u16,
+        priority: u16,
+        num_of_specs: u8,
+        port: u8,
+        flags: u32,
+    }
+    struct ibv_counters {
+        context: *mut ibv_context,
+    }
+    struct ibv_counter_attach_attr {
+        counter_desc: c_uint,
+        index: u32,
+        comp_mask: u32,
+    }
     struct ibv_wc {
         wr_id: u64,
         status: c_uint,
