@@ -29,8 +29,9 @@ impl RxHashFields {
     /// One network protocol, and one transport protocol, at most.
     #[must_use]
     pub const fn is_valid(self) -> bool {
-        !(self.intersects(Self::V4) && self.intersects(Self::V6))
-            && !(self.intersects(Self::TCP_PORTS) && self.intersects(Self::UDP_PORTS))
+        let networks = self.intersects(Self::V4) && self.intersects(Self::V6);
+        let transports = self.intersects(Self::TCP_PORTS) && self.intersects(Self::UDP_PORTS);
+        !networks && !transports
     }
 }
 

@@ -140,6 +140,7 @@ fn qp(record: &QpRecord, now: u64) -> Option<Qp> {
         qpn_number: qpn,
         kind: match identity.qp_type {
             2 => "RC",
+            8 => "RAW",
             3 => "UC",
             4 => "UD",
             _ => "?",

@@ -276,7 +276,7 @@ impl Runtime {
         Ok(number)
     }
 
-    /// `ibv_modify_wq`: to a state. Any may follow RESET and itself; RESET may follow any.
+    /// `ibv_modify_wq`: to a state. RESET may follow any, RDY follows RESET, ERR follows RDY.
     ///
     /// # Errors
     /// EINVAL: no such move, or not in the state that the caller believes it in.
@@ -293,12 +293,11 @@ impl Runtime {
             return Err(Misuse::invalid("modify_wq: it is in another state"));
         }
         let to = to.unwrap_or(wq.state);
-        let legal = match (wq.state, to) {
-            (WqState::Err, WqState::Ready) => false,
-            (WqState::Reset, WqState::Err) => false,
-            _ => true,
-        };
-        if !legal {
+        let illegal = matches!(
+            (wq.state, to),
+            (WqState::Err, WqState::Ready) | (WqState::Reset, WqState::Err)
+        );
+        if illegal {
             return Err(Misuse::invalid(
                 "modify_wq: this state cannot follow the current one",
             ));
