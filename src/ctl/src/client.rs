@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::channel::{self, Received};
+use crate::cm::{CmAnswer, CmRequest};
 use crate::error::{CtlError, ErrorKind};
 use crate::fds;
-use crate::limits::{ANSWER_WAIT, MESSAGE_BYTES_MAX};
+use crate::limits::{ANSWER_WAIT, CM_ANSWER_BYTES_MAX, MESSAGE_BYTES_MAX};
 use crate::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
 use crate::start::{SocketName, Unreachable, serves_us};
 use crate::status::StatusReport;
@@ -215,6 +216,16 @@ impl Client {
         self.map_pages(&Request::PagesOf { key })
     }
 
+    /// A request about connections; a descriptor comes with a new channel.
+    ///
+    /// Errors: those of talking with the daemon. What it refuses is an answer.
+    pub fn cm(&self, request: CmRequest) -> Result<(CmAnswer, Option<OwnedFd>), CtlError> {
+        match self.ask(&Request::Cm(request))? {
+            (Answer::Cm(answer), fds) => Ok((answer, fds.into_iter().next())),
+            _ => Err(self.out_of_step()),
+        }
+    }
+
     /// What the daemon has said since the last call. Never waits. After [`Notice::Closed`] nothing
     /// more comes.
     pub fn poll_notices(&self) -> Vec<Notice> {
@@ -260,10 +271,17 @@ impl Client {
         if !got.truncated {
             return Ok((answer, got.fds));
         }
-        // What arrived of it goes, and the daemon is told that nobody has the slot.
+        // What arrived of it goes, and the daemon is told that nobody has the slot or channel.
         drop(got.fds);
-        if let Answer::Slot { slot, .. } = answer {
-            self.exchange(&socket, &Request::ReturnSlot { slot })?;
+        let back = match answer {
+            Answer::Slot { slot, .. } => Some(Request::ReturnSlot { slot }),
+            Answer::Cm(CmAnswer::Channel(channel)) => {
+                Some(Request::Cm(CmRequest::CloseChannel { channel }))
+            }
+            _ => None,
+        };
+        if let Some(back) = back {
+            self.exchange(&socket, &back)?;
         }
         Err(too_few_fds())
     }
@@ -276,7 +294,11 @@ impl Client {
         let deadline = Instant::now() + ANSWER_WAIT;
         let bytes = messages::encode(request)?;
         channel::send(socket, &bytes, &[]).map_err(|_| CtlError::gone())?;
-        let mut buf = vec![0; MESSAGE_BYTES_MAX];
+        let room = match request {
+            Request::Cm(_) => CM_ANSWER_BYTES_MAX,
+            _ => MESSAGE_BYTES_MAX,
+        };
+        let mut buf = vec![0; room];
         let got = match receive(socket, &mut buf, deadline) {
             Ok(got) => got,
             Err(Errno::TIMEDOUT) => {

@@ -11,6 +11,7 @@
 
 pub mod channel;
 mod client;
+pub mod cm;
 mod device;
 mod error;
 pub mod fds;

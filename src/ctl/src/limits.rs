@@ -10,8 +10,11 @@ pub const MESSAGE_BYTES_MAX: usize = 160 * 1024;
 /// three and its send sockets.
 pub const MESSAGE_FDS_MAX: usize = 64;
 
-/// Bytes of a request to the daemon: none carries more than a few numbers.
-pub const REQUEST_BYTES_MAX: usize = 256;
+/// Bytes of a request to the daemon: some numbers, and the private data of a connection.
+pub const REQUEST_BYTES_MAX: usize = 512;
+
+/// Bytes of an answer about connections.
+pub const CM_ANSWER_BYTES_MAX: usize = 1024;
 
 /// Slots that one process may hold: 16,384 queue pairs.
 pub const SLOTS_PER_PROCESS_MAX: usize = 4;

@@ -3,12 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cm::{CmAnswer, CmRequest};
 use crate::error::CtlError;
 use crate::status::StatusReport;
 use crate::{DeviceList, ErrorKind};
 
 /// Version of everything behind the greeting. Library and daemon must agree exactly.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"ROCEBUD\0";
 
@@ -154,6 +155,8 @@ pub enum Request {
         /// Slot number of the grant.
         slot: u16,
     },
+    /// About connections.
+    Cm(CmRequest),
 }
 
 /// What the daemon answers.
@@ -183,6 +186,8 @@ pub enum Answer {
     Refused(CtlError),
     /// To [`Request::ReturnSlot`].
     Returned,
+    /// To [`Request::Cm`].
+    Cm(CmAnswer),
 }
 
 /// What the daemon says unasked, on the notices' socket.

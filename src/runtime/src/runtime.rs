@@ -6,10 +6,11 @@
 //! lock is held while anything waits for the application, the engine's not while the daemon is
 //! asked.
 
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
+use rocebud_ctl::cm::{CmAnswer, CmRequest};
 use rocebud_ctl::fds;
 use rocebud_ctl::page::Fact;
 use rocebud_ctl::{Client, CtlError, DeviceInfo, DeviceList, Notice};
@@ -415,6 +416,23 @@ impl Runtime {
             let _ = node.modify_qp(world.now, qpn, &error, AttrMask::STATE, None, &mut world);
         }
         core.transmit(&self.shared);
+    }
+
+    // ---- connections
+
+    /// Asks the daemon's connection manager; a descriptor comes with a new channel.
+    ///
+    /// # Errors
+    /// EIO: a child made by fork, or the daemon is gone. What the manager refuses is an answer.
+    pub fn cm(&self, request: CmRequest) -> Result<(CmAnswer, Option<OwnedFd>), Misuse> {
+        self.check()?;
+        self.client.cm(request).map_err(|error| {
+            log::line(Level::Error, format_args!("{error}"));
+            Misuse::new(
+                error.errno(),
+                "the daemon did not answer about a connection",
+            )
+        })
     }
 
     // ---- slots

@@ -21,6 +21,7 @@
 //! child made by `fork` every call answers EIO and harms nobody.
 
 mod attrs;
+pub mod cm;
 mod context;
 mod cq;
 mod device;
