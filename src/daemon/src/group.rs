@@ -114,10 +114,19 @@ impl Group {
         self.ipv6
     }
 
-    /// Position 0: the daemon's own sockets, once more, for receiving.
-    pub(crate) fn own_sockets(&self) -> io::Result<SlotSockets> {
+    /// Position 0: the daemon's own sockets, once more, and a new one to send from, on the first
+    /// free port from `port` on.
+    pub(crate) fn own_sockets(&self, port: u16) -> io::Result<SlotSockets> {
         let own = self.members.first().ok_or(io::ErrorKind::NotFound)?;
-        own.sockets()
+        let send_v6 = match self.ipv6 {
+            true => vec![free_send_socket(true, port)?],
+            false => Vec::new(),
+        };
+        Ok(SlotSockets {
+            send_v4: vec![free_send_socket(false, port)?],
+            send_v6,
+            ..own.sockets()?
+        })
     }
 
     /// Position 0, for polling.

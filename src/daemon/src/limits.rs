@@ -57,3 +57,19 @@ pub(crate) const PORT_WAIT: Duration = Duration::from_secs(1);
 /// After an interface came up its addresses are looked at again, because an automatic link-local
 /// address is announced only when duplicate detection has ended.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Identifiers of connections of one client: some ten thousand connections, and their listeners.
+pub(crate) const CM_IDS_PER_CLIENT_MAX: usize = 65_536;
+
+/// Event channels of one client; each costs two descriptors.
+pub(crate) const CM_CHANNELS_PER_CLIENT_MAX: usize = 16_384;
+
+/// Multicast groups of one identifier; each costs a socket.
+pub(crate) const CM_GROUPS_PER_ID_MAX: usize = 64;
+
+/// How long a peer that asks for a service whose listener has just gone is not refused: a program
+/// that opens it again needs some milliseconds, and a peer asks again after a quarter of a second.
+pub(crate) const REOFFER_GRACE: Duration = Duration::from_secs(1);
+
+/// Services remembered for it.
+pub(crate) const WITHDRAWN_MAX: usize = 4096;

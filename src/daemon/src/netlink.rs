@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+pub(crate) mod ask;
 pub(crate) mod codec;
 
 use codec::{Message, Messages};
@@ -119,7 +120,7 @@ impl Follower {
     }
 }
 
-fn netlink_socket(groups: u32) -> io::Result<OwnedFd> {
+pub(crate) fn netlink_socket(groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;

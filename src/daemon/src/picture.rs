@@ -59,6 +59,11 @@ impl Picture {
         self.links.values()
     }
 
+    /// An interface.
+    pub(crate) fn link(&self, ifindex: u32) -> Option<&Link> {
+        self.links.get(&ifindex)
+    }
+
     /// The interface is there.
     pub(crate) fn has(&self, ifindex: u32) -> bool {
         self.links.contains_key(&ifindex)

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rocebud_ctl::cm::CmRequest;
 use rocebud_ctl::forward::Outbox;
 use rocebud_ctl::limits::{REQUEST_BYTES_MAX, SLOTS_PER_PROCESS_MAX};
 use rocebud_ctl::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
@@ -11,6 +12,7 @@ use rocebud_ctl::{CtlError, ErrorKind, channel};
 use rustix::io::Errno;
 
 use crate::clients::{ClientSlot, forwarding_pair, message_pair, millis};
+use crate::cm::{Asker, World};
 use crate::devices::SETTLE_MAX;
 use crate::group::NoSockets;
 use crate::limits::{CLIENTS_MAX, CLIENTS_PER_USER_MAX, REQUESTS_PER_TURN};
@@ -106,6 +108,7 @@ impl Server {
             Request::Status => self.answer_status(key),
             Request::PagesOf { key: of } => self.show_pages(key, of),
             Request::ReturnSlot { slot } => self.take_back_slot(key, slot),
+            Request::Cm(request) => self.serve_cm(key, request),
         };
         outcome.or_else(|refused| match refused {
             Refused::With(error) => self.refuse(key, error),
@@ -351,6 +354,26 @@ impl Server {
             counters: self.slot0.counters(),
             remarks,
         }
+    }
+
+    fn serve_cm(&mut self, key: u64, request: CmRequest) -> Result<(), Refused> {
+        let client = self.clients.get(&key).ok_or(Refused::Drop)?;
+        if client.role != Some(Role::Library) {
+            return Err(Refused::Drop);
+        }
+        let asker = Asker {
+            client: key,
+            privileged: client.ids.uid == 0,
+        };
+        let world = World {
+            devices: self.devices.list(),
+            picture: &self.picture,
+            now: self.started.elapsed(),
+        };
+        let (answer, socket) = self.cm.serve(asker, request, &world);
+        self.run_cm();
+        let fds: Vec<BorrowedFd<'_>> = socket.iter().map(AsFd::as_fd).collect();
+        self.answer(key, &Answer::Cm(answer), &fds)
     }
 
     fn refuse(&mut self, key: u64, error: CtlError) -> Result<(), DropClient> {

@@ -15,6 +15,8 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 
 use crate::clients::{Client, Graveyard};
+use crate::cm::qp1::Datagram;
+use crate::cm::{Cm, World};
 use crate::control::{self, Claim, Listener};
 use crate::devices::{Devices, Now};
 use crate::group::Group;
@@ -149,6 +151,7 @@ fn take_port() -> Result<Group, CtlError> {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) slot0: Slot0,
+    pub(crate) cm: Cm,
     pub(crate) ledgers: Ledgers,
     pub(crate) clients: BTreeMap<u64, Client>,
     pub(crate) group: Group,
@@ -164,7 +167,7 @@ pub(crate) struct Server {
     pub(crate) auto: bool,
     pub(crate) uid: u32,
     pub(crate) netns: u64,
-    started: Instant,
+    pub(crate) started: Instant,
     next_key: u64,
     look_again: Option<Now>,
     /// When the devices change by themselves: somebody's waiting ends.
@@ -200,6 +203,7 @@ impl Server {
         Ok(Self {
             devices: Devices::new(host_salt(), group.has_ipv6()),
             slot0,
+            cm: Cm::new(),
             ledgers: Ledgers::default(),
             clients: BTreeMap::new(),
             group,
@@ -255,8 +259,9 @@ impl Server {
             Token::Netlink => self.on_netlink(),
             Token::Signals => self.stop = true,
             Token::Slot0 => {
-                let touched = self.slot0.receive(&self.slots, &mut self.clients);
+                let (touched, datagrams) = self.slot0.receive(&self.slots, &mut self.clients);
                 touched.into_iter().for_each(|place| self.flush(place));
+                self.on_datagrams(&datagrams);
             }
             Token::Control(key) => {
                 if self.hear(key).is_err() {
@@ -271,6 +276,33 @@ impl Server {
                 }
             }
             Token::Forward(key, index) => self.on_forward(key, index),
+        }
+    }
+
+    fn on_datagrams(&mut self, datagrams: &[Datagram]) {
+        if datagrams.is_empty() {
+            return;
+        }
+        let world = World {
+            devices: self.devices.list(),
+            picture: &self.picture,
+            now: self.started.elapsed(),
+        };
+        for datagram in datagrams {
+            self.cm.on_datagram(datagram, &world);
+        }
+        self.run_cm();
+    }
+
+    /// Tells programs what the connection manager has for them, and peers what it says.
+    pub(crate) fn run_cm(&mut self) {
+        let world = World {
+            devices: self.devices.list(),
+            picture: &self.picture,
+            now: self.started.elapsed(),
+        };
+        while let Some(transmit) = self.cm.poll_transmit(&world) {
+            self.slot0.send(&transmit);
         }
     }
 
@@ -395,6 +427,13 @@ impl Server {
         for slot in &mut client.slots {
             self.slot0.count(Counter::DropForward, slot.outbox.clear());
         }
+        let world = World {
+            devices: self.devices.list(),
+            picture: &self.picture,
+            now,
+        };
+        self.cm.drop_client(key, &world);
+        self.run_cm();
         for slot in self.slots.release(key, now) {
             self.ledgers.close(client.ids.uid, slot);
             self.close(slot, &client);
@@ -433,6 +472,12 @@ impl Server {
         let speed = |name: &str| sys::speed_mbps(ethtool, name);
         if self.devices.refresh(&self.picture, now, &speed) {
             log::debug("devices changed");
+            let world = World {
+                devices: self.devices.list(),
+                picture: &self.picture,
+                now,
+            };
+            self.cm.on_devices(&world);
             self.for_each_client(Self::announce);
         }
         self.refresh_at = self.devices.deadline(now);
@@ -496,6 +541,15 @@ impl Server {
                 self.drop_client(key);
             }
         }
+        if self.cm.deadline().is_some_and(|at| at <= now) {
+            let world = World {
+                devices: self.devices.list(),
+                picture: &self.picture,
+                now,
+            };
+            self.cm.on_time(&world);
+            self.run_cm();
+        }
         if self.leave_at().is_some_and(|at| at <= now) {
             // Whoever connected in the meantime is in the queue.
             self.accept();
@@ -514,6 +568,7 @@ impl Server {
             waiting,
             greeting,
             self.leave_at(),
+            self.cm.deadline(),
         ];
         all.into_iter().flatten().min()
     }

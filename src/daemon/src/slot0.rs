@@ -1,15 +1,18 @@
-//! Slot 0: frames that nobody owns, and frames on their way to the right slot.
+//! Slot 0: frames that nobody owns, frames on their way to the right slot, and QP1's datagrams.
 
 use std::collections::BTreeMap;
 use std::io;
 
+use rocebud_cm::Transmit;
 use rocebud_ctl::forward::{Bundle, Header, MESSAGE_BYTES_MAX, unpack};
 use rocebud_nic::udp::{SlotSockets, UdpLink};
-use rocebud_nic::{PacketIo, RxFrame};
+use rocebud_nic::{PacketIo, RxFrame, TxBatch};
 use rocebud_objects::Counter;
+use rocebud_wire::Psn;
 use rustix::io::Errno;
 
 use crate::clients::{Client, ClientSlot};
+use crate::cm::qp1::{self, Bad, Datagram};
 use crate::group::Group;
 use crate::limits::{FRAMES_PER_TURN, REST_ROUNDS_MAX};
 use crate::slots::Slots;
@@ -20,15 +23,18 @@ pub(crate) struct Slot0 {
     link: UdpLink,
     counts: BTreeMap<&'static str, u64>,
     buf: Vec<u8>,
+    /// Sequence number of QP1's next datagram; nobody checks it.
+    psn: Psn,
 }
 
 impl Slot0 {
     pub(crate) fn new(group: &Group) -> io::Result<Self> {
-        let link = UdpLink::new(group.own_sockets()?)?;
+        let link = UdpLink::new(group.own_sockets(qp1::source_port())?)?;
         Ok(Self {
             link,
             counts: BTreeMap::new(),
             buf: vec![0; MESSAGE_BYTES_MAX],
+            psn: Psn::new(0),
         })
     }
 
@@ -54,12 +60,13 @@ impl Slot0 {
     }
 
     /// Reads what came for slot 0. A frame that has an owner was merged behind another slot's or
-    /// queued before the steering changed; it is handed on. Returns whose outboxes to flush.
+    /// queued before the steering changed; it is handed on. Returns whose outboxes to flush, and
+    /// what came for QP1.
     pub(crate) fn receive(
         &mut self,
         slots: &Slots,
         clients: &mut BTreeMap<u64, Client>,
-    ) -> Vec<Place> {
+    ) -> (Vec<Place>, Vec<Datagram>) {
         let mut found = Found::default();
         self.link.look_everywhere();
         let outcome = self.link.recv(FRAMES_PER_TURN, &mut |frame: RxFrame<'_>| {
@@ -68,7 +75,33 @@ impl Slot0 {
         if let Err(error) = outcome {
             crate::log::debug(&format!("receiving at slot 0: {error}"));
         }
-        self.settle(found)
+        let datagrams = std::mem::take(&mut found.for_qp1);
+        (self.settle(found), datagrams)
+    }
+
+    /// Sends a message of the connection manager. One that does not leave is one that was lost.
+    pub(crate) fn send(&mut self, transmit: &Transmit) {
+        let ends = &transmit.path.ends;
+        let (src, dst) = (ends.local.ip(), ends.remote.ip());
+        let sport = self.link.real_sport(src.is_ipv6(), qp1::source_port());
+        let Some(frame) = qp1::write(transmit, self.psn, sport) else {
+            return;
+        };
+        self.psn = self.psn.add(1);
+        let scoped = ends.remote.is_link_local();
+        let report = self.link.send(&[TxBatch {
+            src,
+            dst,
+            ifindex: if scoped { ends.port } else { 0 },
+            sport,
+            traffic_class: transmit.path.traffic_class,
+            hop_limit: transmit.path.hop_limit,
+            segment: u16::try_from(frame.len()).unwrap_or(u16::MAX),
+            data: &frame,
+        }]);
+        if report.sent == 1 && report.failed == 0 {
+            self.count(Counter::SentPkts, 1);
+        }
     }
 
     /// Reads what a process that has gone left in its sockets: others' frames may be among its
@@ -97,6 +130,7 @@ impl Slot0 {
         self.count(Counter::RcvdPkts, found.received);
         self.count(Counter::DropMalformed, found.malformed);
         self.count(Counter::DropNoQp, found.nobodys);
+        self.count(Counter::DropIcrc, found.unsealed);
         self.count(Counter::DropForward, found.lost);
         found.touched
     }
@@ -155,8 +189,10 @@ struct Found {
     received: u64,
     malformed: u64,
     nobodys: u64,
+    unsealed: u64,
     lost: u64,
     touched: Vec<Place>,
+    for_qp1: Vec<Datagram>,
 }
 
 impl Found {
@@ -166,6 +202,14 @@ impl Found {
             self.malformed += 1;
             return;
         };
+        if qp1::is_for_qp1(frame.data) {
+            match qp1::read(frame) {
+                Ok(datagram) => self.for_qp1.push(datagram),
+                Err(Bad::Icrc) => self.unsealed += 1,
+                Err(Bad::Malformed) => self.malformed += 1,
+            }
+            return;
+        }
         let Some((place, slot)) = owner(number, slots, clients) else {
             self.nobodys += 1;
             return;

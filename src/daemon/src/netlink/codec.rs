@@ -48,6 +48,13 @@ impl Link {
         self.flags & 0x1 != 0
     }
 
+    /// Has neighbours whose link addresses must be known.
+    pub(crate) const fn resolves_neighbours(&self) -> bool {
+        const NOARP: u32 = 0x80;
+        const LOOPBACK: u32 = 0x8;
+        self.flags & (NOARP | LOOPBACK) == 0
+    }
+
     /// Has a carrier.
     pub(crate) const fn has_carrier(&self) -> bool {
         self.flags & 0x1_0000 != 0
@@ -207,7 +214,7 @@ fn parse_address(body: &[u8]) -> Option<Address> {
     Some(Address { ifindex, ip, flags })
 }
 
-fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
+pub(super) fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
     match family {
         2 => Some(Ipv4Addr::from(*value.first_chunk::<4>()?).into()),
         10 => Some(Ipv6Addr::from(*value.first_chunk::<16>()?).into()),
@@ -221,7 +228,7 @@ fn text(value: &[u8]) -> String {
 }
 
 /// Type and value of each attribute; stops at the first that does not fit.
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     const KIND_MASK: u16 = 0x3fff;
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(rest, 0)?);
@@ -238,11 +245,11 @@ const fn padded(len: usize) -> usize {
     len.saturating_add(3) & !3
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
