@@ -1,4 +1,4 @@
-//! Turns the layout list in tests/abi into assertions about the structures of src/ffi/types.rs.
+//! Turns the layout list in tests/abi into assertions about the structures of src/ffi/types.rs and src/ffi/cm/types.rs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,12 +7,29 @@ use std::{env, fs};
 fn main() {
     let here = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     let list = Path::new(&here).join("../../tests/abi/layouts-v64.txt");
-    let types = Path::new(&here).join("src/ffi/types.rs");
     println!("cargo:rerun-if-changed={}", list.display());
-    println!("cargo:rerun-if-changed={}", types.display());
     let list = fs::read_to_string(&list).expect("tests/abi/layouts-v64.txt is in the tree");
-    let types = fs::read_to_string(&types).expect("src/ffi/types.rs is in the tree");
+    let ffi = Path::new(&here).join("src/ffi");
+    let out = env::var("OUT_DIR").expect("cargo sets it");
+    let out = Path::new(&out);
+    assert_file(
+        &list,
+        &ffi.join("types.rs"),
+        29,
+        &out.join("layout_asserts.rs"),
+    );
+    assert_file(
+        &list,
+        &ffi.join("cm/types.rs"),
+        10,
+        &out.join("cm_layout_asserts.rs"),
+    );
+}
 
+/// The assertions about the structures of one file, of which the list must know `least`.
+fn assert_file(list: &str, types: &Path, least: usize, dest: &Path) {
+    println!("cargo:rerun-if-changed={}", types.display());
+    let types = fs::read_to_string(types).expect("the file of types is in the tree");
     let mut out = String::new();
     let mut checked = 0;
     for body in list.split("\nstruct ").skip(1) {
@@ -23,10 +40,9 @@ fn main() {
         }
     }
     assert!(
-        checked >= 29,
+        checked >= least,
         "the list no longer names our structures: {checked} found"
     );
-    let dest = Path::new(&env::var("OUT_DIR").expect("cargo sets it")).join("layout_asserts.rs");
     fs::write(dest, out).expect("OUT_DIR can be written");
 }
 

@@ -4,6 +4,7 @@
  *   boundary [DEVICE]        exit status 0 when every behaviour held */
 #include "abi.h"
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
 
@@ -229,7 +230,6 @@ static void calls_of_later_releases_refuse(void)
 	static char page[4096];
 	struct ibv_counters_init_attr counters = {0};
 	struct ibv_device_attr attr;
-	struct rdma_addrinfo *info;
 
 	/* they count flows, which only those have who may carry raw packets */
 	SAME(ibv_query_device(ctx, &attr), 0);
@@ -239,10 +239,8 @@ static void calls_of_later_releases_refuse(void)
 		NULL_AND(ibv_create_counters(ctx, &counters), EOPNOTSUPP);
 	SAME(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
 	SAME(ibv_fork_init(), 0);
-	MINUS_AND(rdma_getaddrinfo("127.0.0.1", "1", NULL, &info), EOPNOTSUPP);
 	MINUS_AND(rsocket(AF_INET, SOCK_STREAM, 0), EOPNOTSUPP);
 	MINUS_AND(rread(0, page, 1), EOPNOTSUPP);
-	rdma_freeaddrinfo(NULL);
 }
 
 static struct ibv_context *device_of(struct ibv_context **list, int n)
@@ -279,7 +277,7 @@ static void identifiers_bind_to_our_addresses(void)
 	inet_pton(AF_INET, "203.0.113.9", &nobody.sin_addr);
 	MINUS_AND(rdma_bind_addr(id, (struct sockaddr *)&nobody), EADDRNOTAVAIL);
 	nobody.sin_family = AF_UNIX;
-	MINUS_AND(rdma_bind_addr(id, (struct sockaddr *)&nobody), EAFNOSUPPORT);
+	MINUS_AND(rdma_bind_addr(id, (struct sockaddr *)&nobody), EINVAL);
 	MINUS_AND(rdma_bind_addr(id, NULL), EINVAL);
 
 	/* GID 0 is an address of the device, an IPv4 one too */
@@ -296,9 +294,83 @@ static void identifiers_bind_to_our_addresses(void)
 	SAME(sync->channel && sync->qp_type == IBV_QPT_RC, 1);
 	SAME(rdma_bind_addr(sync, (struct sockaddr *)&any), 0);
 	SAME(sync->verbs == NULL, 1); /* the wildcard names no device */
-	MINUS_AND(rdma_listen(sync, 1), EOPNOTSUPP);
+	SAME(rdma_get_src_port(sync) != 0, 1);
+	SAME(rdma_listen(sync, 1), 0);
+	MINUS_AND(rdma_listen(sync, 1), EINVAL);
 	SAME(rdma_destroy_id(sync), 0);
 	rdma_destroy_event_channel(channel);
+}
+
+static void calls_that_do_not_fit_an_identifiers_state_refuse(void)
+{
+	struct rdma_conn_param param = {0};
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT};
+	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC};
+	struct sockaddr_in lo = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct rdma_event_channel *channel;
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id, *other;
+	uint8_t tos = 32;
+	int on = 1, mask;
+
+	NEED(channel = rdma_create_event_channel());
+	SAME(fcntl(channel->fd, F_SETFL, O_NONBLOCK), 0);
+	MINUS_AND(rdma_get_cm_event(channel, &event), EAGAIN);
+	MINUS_AND(rdma_get_cm_event(channel, NULL), EINVAL);
+	MINUS_AND(rdma_get_cm_event(NULL, &event), EINVAL);
+	MINUS_AND(rdma_ack_cm_event(NULL), EINVAL);
+
+	SAME(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+	MINUS_AND(rdma_create_qp(id, NULL, &init), EINVAL);
+	MINUS_AND(rdma_resolve_route(id, 1), EINVAL);
+	MINUS_AND(rdma_connect(id, &param), EINVAL);
+	MINUS_AND(rdma_accept(id, &param), EINVAL);
+	MINUS_AND(rdma_reject(id, NULL, 0), EINVAL);
+	MINUS_AND(rdma_disconnect(id), EINVAL);
+	MINUS_AND(rdma_establish(id), EINVAL);
+	MINUS_AND(rdma_notify(id, IBV_EVENT_COMM_EST), EINVAL);
+	MINUS_AND(rdma_init_qp_attr(id, &attr, &mask), EINVAL);
+	MINUS_AND(rdma_join_multicast(id, (struct sockaddr *)&lo, NULL), EINVAL);
+	MINUS_AND(rdma_leave_multicast(id, (struct sockaddr *)&lo), EADDRNOTAVAIL);
+	MINUS_AND(rdma_get_request(id, &other), EINVAL);
+	MINUS_AND(rdma_resolve_addr(id, NULL, NULL, 1), EINVAL);
+	SAME(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 1), 0);
+	MINUS_AND(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 4), EINVAL);
+	SAME(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof(on)), 0);
+	MINUS_AND(rdma_set_option(id, RDMA_OPTION_ID, 77, &on, sizeof(on)), ENOSYS);
+	MINUS_AND(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &on, sizeof(on)), ENOSYS);
+
+	/* an address of ours resolves without anybody's help */
+	SAME(rdma_resolve_addr(id, NULL, (struct sockaddr *)&lo, 100), 0);
+	SAME(rdma_get_cm_event(channel, &event), 0);
+	SAME(event->event, RDMA_CM_EVENT_ADDR_RESOLVED);
+	SAME(event->id == id && id->verbs && id->pd && id->port_num == 1, 1);
+	MINUS_AND(rdma_connect(id, &param), EINVAL);
+	rdma_ack_cm_event(event);
+	SAME(rdma_resolve_route(id, 100), 0);
+	/* an event that nobody has read goes with the identifier: nothing is left in the channel */
+	MINUS_AND(rdma_resolve_route(id, 100), EINVAL);
+	SAME(rdma_destroy_id(id), 0);
+	MINUS_AND(rdma_get_cm_event(channel, &event), EAGAIN);
+	rdma_destroy_event_channel(channel);
+}
+
+static void names_become_addresses(void)
+{
+	struct rdma_addrinfo hints = {.ai_flags = RAI_PASSIVE | RAI_NUMERICHOST, .ai_port_space = RDMA_PS_TCP}, *info;
+
+	MINUS_AND(rdma_getaddrinfo(NULL, NULL, NULL, &info), EINVAL);
+	SAME(rdma_getaddrinfo("127.0.0.1", "7471", NULL, &info), 0);
+	SAME(info->ai_dst_len, sizeof(struct sockaddr_in));
+	SAME(((struct sockaddr_in *)info->ai_dst_addr)->sin_port, htons(7471));
+	SAME(info->ai_src_len, 0);
+	rdma_freeaddrinfo(info);
+	SAME(rdma_getaddrinfo("::1", "7471", &hints, &info), 0);
+	SAME(info->ai_src_len, sizeof(struct sockaddr_in6));
+	SAME(info->ai_flags & RAI_PASSIVE && info->ai_qp_type == IBV_QPT_RC && info->ai_port_space == RDMA_PS_TCP, 1);
+	rdma_freeaddrinfo(info);
+	SAME(rdma_getaddrinfo("no address", "7471", &hints, &info) != 0, 1);
+	rdma_freeaddrinfo(NULL);
 }
 
 int main(int argc, char **argv)
@@ -313,6 +385,8 @@ int main(int argc, char **argv)
 	RUN(null_arguments_are_refused());
 	RUN(calls_of_later_releases_refuse());
 	RUN(identifiers_bind_to_our_addresses());
+	RUN(calls_that_do_not_fit_an_identifiers_state_refuse());
+	RUN(names_become_addresses());
 	SAME(ibv_dealloc_pd(pd), 0);
 	SAME(ibv_close_device(ctx), 0);
 	return verdict();

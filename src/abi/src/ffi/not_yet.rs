@@ -147,43 +147,6 @@ not_yet! {
     // Neighbour resolution, for providers.
     ibv_resolve_eth_l2_from_gid: Code EOPNOTSUPP Context;
 
-    // The connection manager.
-    rdma_get_cm_event: Minus EOPNOTSUPP Other;
-    rdma_ack_cm_event: Minus EOPNOTSUPP Other;
-    rdma_create_ep: Minus EOPNOTSUPP Other;
-    rdma_destroy_ep: Zero EOPNOTSUPP Other;
-    rdma_resolve_addr: Minus EOPNOTSUPP Other;
-    rdma_resolve_route: Minus EOPNOTSUPP Other;
-    rdma_create_qp: Minus EOPNOTSUPP Other;
-    rdma_create_qp_ex: Minus EOPNOTSUPP Other;
-    rdma_destroy_qp: Zero EOPNOTSUPP Other;
-    rdma_create_srq: Minus EOPNOTSUPP Other;
-    rdma_create_srq_ex: Minus EOPNOTSUPP Other;
-    rdma_destroy_srq: Zero EOPNOTSUPP Other;
-    rdma_connect: Minus EOPNOTSUPP Other;
-    rdma_establish: Minus EOPNOTSUPP Other;
-    rdma_listen: Minus EOPNOTSUPP Other;
-    rdma_get_request: Minus EOPNOTSUPP Other;
-    rdma_accept: Minus EOPNOTSUPP Other;
-    rdma_reject: Minus EOPNOTSUPP Other;
-    rdma_reject_ece: Minus EOPNOTSUPP Other;
-    rdma_notify: Minus EOPNOTSUPP Other;
-    rdma_disconnect: Minus EOPNOTSUPP Other;
-    rdma_join_multicast: Minus EOPNOTSUPP Other;
-    rdma_join_multicast_ex: Minus EOPNOTSUPP Other;
-    rdma_leave_multicast: Minus EOPNOTSUPP Other;
-    rdma_get_dst_port: Zero EOPNOTSUPP Other;
-    rdma_set_option: Minus EOPNOTSUPP Other;
-    rdma_migrate_id: Minus EOPNOTSUPP Other;
-    rdma_getaddrinfo: Minus EOPNOTSUPP Other;
-    rdma_freeaddrinfo: Zero EOPNOTSUPP Other;
-    rdma_init_qp_attr: Minus EOPNOTSUPP Other;
-    rdma_set_local_ece: Minus EOPNOTSUPP Other;
-    rdma_get_remote_ece: Minus EOPNOTSUPP Other;
-    rdma_query_addrinfo: Minus EOPNOTSUPP Other;
-    rdma_resolve_addrinfo: Minus EOPNOTSUPP Other;
-    rdma_write_cm_event: Minus EOPNOTSUPP Other;
-
     // Sockets over RDMA.
     rsocket: Minus EOPNOTSUPP Other;
     rbind: Minus EOPNOTSUPP Other;

@@ -37,6 +37,8 @@ macro_rules! c_struct {
     )*};
 }
 
+pub(crate) use c_struct;
+
 /// A slot that this library fills with a function of its own, or leaves empty: the headers then
 /// answer EOPNOTSUPP.
 pub(crate) type Slot = Option<unsafe extern "C" fn()>;

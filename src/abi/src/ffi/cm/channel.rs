@@ -1,0 +1,123 @@
+//! Event channels. The descriptor that the program polls is a socket of the daemon's, readable
+//! while events wait.
+
+use core::ffi::c_int;
+use std::os::fd::IntoRawFd;
+
+use rocebud_objects::{Errno, Misuse};
+use rocebud_verbs::cm::{CmAnswer, CmEvent, CmRequest, Manager, refusal};
+
+use super::super::boundary::{NULL, Outcome, Pointer, Silent, enter, last_errno};
+use super::types::rdma_event_channel;
+
+/// `struct rdma_event_channel`, and what is ours behind it.
+#[repr(C)]
+pub(super) struct Channel {
+    head: rdma_event_channel,
+    number: u32,
+    manager: Manager,
+}
+
+impl Channel {
+    pub(super) fn open(manager: &Manager) -> Outcome<*mut rdma_event_channel> {
+        let (number, socket) = manager.open_channel()?;
+        let channel = Box::new(Self {
+            head: rdma_event_channel {
+                fd: socket.into_raw_fd(),
+            },
+            number,
+            manager: manager.clone(),
+        });
+        Ok(Box::into_raw(channel).cast())
+    }
+
+    /// The channel behind a program's pointer.
+    pub(super) fn of<'a>(channel: *mut rdma_event_channel) -> Outcome<&'a Self> {
+        if channel.is_null() {
+            return Err(NULL);
+        }
+        // SAFETY: rdma_cma.h: made by `open` and not destroyed yet.
+        Ok(unsafe { &*channel.cast::<Self>() })
+    }
+
+    /// Ends a channel. In a child made by fork only the child's copy goes.
+    pub(super) fn close(channel: *mut rdma_event_channel) {
+        if channel.is_null() {
+            return;
+        }
+        // SAFETY: rdma_cma.h: made by `open`, destroyed once.
+        let channel = unsafe { Box::from_raw(channel.cast::<Self>()) };
+        let fd = channel.head.fd;
+        if !channel.manager.is_inherited() {
+            let channel_number = channel.number;
+            // The daemon closes what is left with the process, should this not arrive.
+            let _ = channel.manager.tell(CmRequest::CloseChannel {
+                channel: channel_number,
+            });
+        }
+        // Last, so that a thread that waits there finds the daemon's end closed first.
+        // SAFETY: the channel's own descriptor.
+        unsafe { libc::close(fd) };
+    }
+
+    pub(super) const fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(super) const fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    /// The next event: waits, unless the descriptor says otherwise (EAGAIN).
+    ///
+    /// A program may destroy the channel meanwhile, on its way to the end; then this waits for
+    /// ever, as a call into the kernel would. So the channel is looked at once only.
+    pub(super) fn next(&self) -> Outcome<CmEvent> {
+        let (fd, channel, manager) = (self.head.fd, self.number, self.manager.clone());
+        loop {
+            let closed = !take_token(fd)?;
+            match manager.ask(CmRequest::NextEvent { channel }) {
+                Ok(CmAnswer::Event(Some(event))) => return Ok(*event),
+                Ok(CmAnswer::Event(None)) => {}
+                Ok(answer) => return Err(refusal(&answer)),
+                Err(e) if closed && e.errno == Errno::EINVAL => wait_for_ever(),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+/// Waits for the byte that says that an event waits, as the descriptor's own flags want it. False:
+/// the daemon has closed its end.
+fn take_token(fd: c_int) -> Outcome<bool> {
+    let mut byte = 0_u8;
+    // SAFETY: a channel's own descriptor, and room for one byte.
+    let n = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, 0) };
+    match n {
+        1.. => Ok(true),
+        0 => Ok(false),
+        _ => Err(Misuse::new(last_errno(), "no event of a connection")),
+    }
+}
+
+fn wait_for_ever() -> ! {
+    loop {
+        // SAFETY: no arguments.
+        unsafe { libc::pause() };
+    }
+}
+
+/// `rdma_create_event_channel`
+#[unsafe(no_mangle)]
+extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    enter::<Pointer, *mut rdma_event_channel>(|| Channel::open(&Manager::get()?))
+}
+
+/// `rdma_destroy_event_channel`
+#[unsafe(no_mangle)]
+extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    enter::<Silent, ()>(|| {
+        Channel::close(channel);
+        Ok(())
+    });
+}

@@ -1,0 +1,169 @@
+//! Addresses, routes, listening, options: what comes before a connection.
+
+use core::ffi::{c_int, c_void};
+
+use rocebud_objects::{Errno, Misuse};
+use rocebud_verbs::cm::{CmAnswer, CmBound, CmOption, CmRequest, refusal};
+
+use super::super::boundary::{MinusOne, NULL, Outcome, Value, enter};
+use super::address;
+use super::event::complete;
+use super::id::{Id, see};
+use super::types::{rdma_cm_id, rdma_route};
+
+impl Id {
+    fn bound(&self, request: CmRequest) -> Outcome<()> {
+        let CmBound { source, ifindex } = match self.manager.ask(request)? {
+            CmAnswer::Bound(bound) => bound,
+            answer => return Err(refusal(&answer)),
+        };
+        self.show_source(&source);
+        self.bind_device(ifindex)
+    }
+
+    pub(super) fn bind(&self, to: *const u8) -> Outcome<()> {
+        let (id, address) = (self.number, address::parse(to)?);
+        self.bound(CmRequest::Bind { id, address })
+    }
+
+    pub(super) fn resolve_address(
+        &self,
+        source: *const u8,
+        destination: *const u8,
+        timeout_ms: c_int,
+    ) -> Outcome<()> {
+        let source = match source.is_null() {
+            true => None,
+            false => Some(address::parse(source)?),
+        };
+        let destination = address::parse(destination)?;
+        self.manager.tell(CmRequest::ResolveAddr {
+            id: self.number,
+            source,
+            destination,
+            timeout_ms: u32::try_from(timeout_ms).unwrap_or(0),
+        })?;
+        self.show_destination(&destination);
+        complete(self)
+    }
+
+    pub(super) fn resolve_route(&self) -> Outcome<()> {
+        self.verbs()?;
+        self.manager
+            .tell(CmRequest::ResolveRoute { id: self.number })?;
+        complete(self)
+    }
+}
+
+/// `rdma_bind_addr`: to an address of a device, or to the wildcard, which names no device yet.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *const u8) -> c_int {
+    enter::<MinusOne, c_int>(|| Id::of(id)?.bind(address).map(|()| 0))
+}
+
+/// `rdma_resolve_addr`
+#[unsafe(no_mangle)]
+extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    source: *const u8,
+    destination: *const u8,
+    timeout_ms: c_int,
+) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        Id::of(id)?.resolve_address(source, destination, timeout_ms)?;
+        Ok(0)
+    })
+}
+
+/// `rdma_resolve_route`: there is nobody to ask about RoCE routes, so no time is needed.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    enter::<MinusOne, c_int>(|| Id::of(id)?.resolve_route().map(|()| 0))
+}
+
+/// `rdma_listen`
+#[unsafe(no_mangle)]
+extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let this = Id::of(id)?;
+        this.bound(CmRequest::Listen {
+            id: this.number,
+            backlog: u32::try_from(backlog).unwrap_or(0),
+        })?;
+        Ok(0)
+    })
+}
+
+fn route(id: *mut rdma_cm_id) -> Outcome<rdma_route> {
+    Ok(see!(Id::of(id)?, route: rdma_route))
+}
+
+/// `rdma_get_src_port`: in network order.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    enter::<Value, u16>(|| Ok(address::c_port(&route(id)?.addr.src)))
+}
+
+/// `rdma_get_dst_port`: in network order.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    enter::<Value, u16>(|| Ok(address::c_port(&route(id)?.addr.dst)))
+}
+
+/// `rdma_set_option`
+#[unsafe(no_mangle)]
+extern "C" fn rdma_set_option(
+    id: *mut rdma_cm_id,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: usize,
+) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let this = Id::of(id)?;
+        if value.is_null() {
+            return Err(NULL);
+        }
+        let option = option(level, name, value, length)?;
+        this.manager.tell(CmRequest::SetOption {
+            id: this.number,
+            option,
+        })?;
+        Ok(0)
+    })
+}
+
+/// `RDMA_OPTION_ID`
+const LEVEL_ID: c_int = 0;
+
+fn option(level: c_int, name: c_int, value: *const c_void, length: usize) -> Outcome<CmOption> {
+    if level != LEVEL_ID {
+        return Err(Misuse::new(
+            Errno::ENOSYS,
+            "rdma_set_option: path records come from the route, not from the program",
+        ));
+    }
+    let byte = || read::<u8>(value, length);
+    let flag = || read::<c_int>(value, length).map(|n| n != 0);
+    match name {
+        0 => Ok(CmOption::Tos(byte()?)),
+        1 => Ok(CmOption::ReuseAddr(flag()?)),
+        2 => Ok(CmOption::AfOnly(flag()?)),
+        3 => Ok(CmOption::AckTimeout(byte()?)),
+        _ => Err(Misuse::new(
+            Errno::ENOSYS,
+            "rdma_set_option: no such option",
+        )),
+    }
+}
+
+/// A value of exactly the length that the program gives.
+fn read<T: Copy>(value: *const c_void, length: usize) -> Outcome<T> {
+    if length != size_of::<T>() {
+        return Err(Misuse::invalid(
+            "rdma_set_option: optlen does not fit the option",
+        ));
+    }
+    // SAFETY: rdma_cma.h: `value` points to `length` bytes, which is the size of a T.
+    Ok(unsafe { value.cast::<T>().read_unaligned() })
+}
