@@ -10,9 +10,9 @@ pub const BACKLOG_DEFAULT: u32 = 1024;
 /// The longest backlog that an application gets.
 pub const BACKLOG_MAX: u32 = 4096;
 
-/// One place in so many of a backlog is kept for peers of which no request waits, so that a peer
-/// that floods a listener does not shut out the others.
-pub const BACKLOG_RESERVE: u32 = 8;
+/// So many places of a backlog, or an eighth of it if that is less, are kept for peers of which
+/// no request waits, so that a peer that floods a listener does not shut out the others.
+pub const BACKLOG_RESERVE: u32 = 16;
 
 /// Connections that one peer may ask for before it is ready for them, accepted or not: beyond
 /// it its requests are dropped. Room for 10,000 at once from one process.
@@ -26,6 +26,16 @@ pub const EVENTS_MAX: usize = 65_536;
 
 /// Messages that wait to be polled before answers that a peer can ask for again are dropped.
 pub const ANSWERS_MAX: usize = 4096;
+
+/// The code in an MRA for a request that finds the backlog full: come again in half a second.
+pub const BUSY_CODE: u8 = 17;
+
+/// How often a peer may ask for patience about one message, and for how long in all: 64 times
+/// half a second for a busy listener, 20 minutes for an application that thinks.
+pub const MRAS_MAX: u8 = 64;
+
+/// See [`MRAS_MAX`]. Nanoseconds.
+pub const PATIENCE_NS_MAX: u64 = 20 * 60 * 1_000_000_000;
 
 /// The longest time that an MRA makes us wait: 4.7 minutes (code 26). Linux itself says 24.
 pub const MRA_CODE_MAX: u8 = 26;

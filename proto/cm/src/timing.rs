@@ -45,7 +45,9 @@ pub struct Config {
     /// How often a message is sent in all, at least 1. Where a REQ allows fewer repetitions
     /// ([`Connect::max_cm_retries`](crate::Connect::max_cm_retries)), that counts.
     pub sends: u8,
-    /// The code in our MRAs: how long our applications may think about a request.
+    /// The code in our MRAs: how long our applications may think about a request before the peer
+    /// asks again. Short enough that a refusal that got lost is noticed, long enough that the 15
+    /// repetitions of a Linux peer are two minutes.
     pub service_timeout: u8,
 }
 
@@ -55,7 +57,7 @@ impl Default for Config {
             first_resend_ns: 250 * MS,
             resend_ns_max: 4096 * MS,
             sends: 5,
-            service_timeout: 24,
+            service_timeout: 21,
         }
     }
 }

@@ -29,7 +29,7 @@ fn an_application_thinks_for_a_minute() {
     let conn = theirs;
     assert_eq!(world.run(10), [(1, Event::Established { conn })]);
     let again = world.hosts[0].counters().resent + world.hosts[1].counters().resent;
-    assert!(again < 5, "{again} repetitions");
+    assert!(again < 20, "{again} repetitions");
 }
 
 /// An MRA that promises hours is not believed for ever.

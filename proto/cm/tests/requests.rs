@@ -342,24 +342,65 @@ fn a_listener_that_goes_refuses_what_waits() {
     assert!(world.hosts[0].state(mine).is_some() && world.hosts[1].state(theirs).is_some());
 }
 
-/// A backlog of one: the second request waits in its peer's memory, and comes when there is room.
-#[test]
-fn a_full_backlog_is_silent_and_the_request_comes_again() {
-    let mut world = World::new(3, 2);
+fn listen_with_backlog(world: &mut World, backlog: u32) {
     let what = Listen {
         service_id: ip::service_id(PortSpace::Tcp, PORT),
         mask: u64::MAX,
         bind: Bind::Any,
-        backlog: 1,
+        backlog,
     };
     world.hosts[1].listen(what).expect("a listener");
+}
+
+/// A backlog of one: the second request is put off, and comes again when there is room.
+#[test]
+fn a_full_backlog_puts_a_request_off() {
+    let mut world = World::new(3, 2);
+    listen_with_backlog(&mut world, 1);
     let [one, two] = [1, 2].map(|_| world.fresh_qpn());
     world.connect(0, 1, one);
     world.connect(0, 1, two);
     let first = request(&world.run(10));
     assert_eq!(world.run(100), []);
     world.accept(1, first);
-    let events = world.run(300);
+    let events = world.run(2_000);
     let heard = |(_, e): &(usize, Event)| matches!(e, Event::Request(r) if r.qp.dest_qpn == two);
     assert!(events.iter().any(heard), "{events:?}");
+}
+
+/// A thousand requests at once, an application that takes a hundred a second and has room for
+/// a hundred: the others are put off, and none is lost.
+#[test]
+fn a_burst_beyond_the_backlog_is_put_off_and_served() {
+    let mut world = World::new(4, 2);
+    listen_with_backlog(&mut world, 100);
+    for _ in 0..1_000 {
+        let qpn = world.fresh_qpn();
+        world.connect(0, 1, qpn);
+    }
+    let mut waiting = std::collections::VecDeque::new();
+    let (mut replies, mut rounds) = (0, 0);
+    while replies < 1_000 {
+        for (_, event) in world.run(100) {
+            match event {
+                Event::Request(request) => waiting.push_back(request.conn),
+                Event::Reply(reply) => {
+                    let conn = reply.conn;
+                    let done = world.call(0, |m, now| m.establish(now, conn, &[]));
+                    done.expect("established");
+                    replies += 1;
+                }
+                Event::Established { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        for _ in 0..10 {
+            if let Some(conn) = waiting.pop_front() {
+                world.accept(1, conn);
+            }
+        }
+        rounds += 1;
+    }
+    assert!(rounds < 150, "{rounds} times 100 ms");
+    assert!(world.hosts[1].counters().backlog_full > 1_000);
 }

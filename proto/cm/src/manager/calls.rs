@@ -90,6 +90,7 @@ impl Manager {
         let mut deadline = now;
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.sent = 1;
+            conn.began = now;
             deadline = now + self.config.interval_ns(1, conn.sends);
             conn.last = Some(mad.clone());
             self.out.send(conn.path, mad);

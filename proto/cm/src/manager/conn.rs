@@ -8,7 +8,7 @@ use rocebud_wire::Qpn;
 
 use super::out::Out;
 use super::{Key, Peer};
-use crate::limits::{MRA_CODE_MAX, TIME_WAIT_CODE_MAX};
+use crate::limits::{MRA_CODE_MAX, MRAS_MAX, PATIENCE_NS_MAX, TIME_WAIT_CODE_MAX};
 use crate::mad::MAD_LEN;
 use crate::msg::{Apr, Drep, Dreq, Message, Mra, Rej, SidrRep};
 use crate::reason::{RejReason, sidr_status};
@@ -46,6 +46,9 @@ pub(crate) struct Conn {
     /// How often it was sent, and how often it may be.
     pub(crate) sent: u8,
     pub(crate) sends: u8,
+    /// How often the peer has asked for patience about it, and when it was first sent.
+    pub(crate) mras: u8,
+    pub(crate) began: Instant,
     pub(crate) deadline: Option<Instant>,
     /// Where it takes a place in the backlog.
     pub(crate) place: Option<ListenerId>,
@@ -116,6 +119,8 @@ impl Conn {
                 };
                 out.send(self.path, self.rej(reason, ari, data));
             }
+            // A busy listener has no id for what it put off.
+            Act::SendRejTimeout if self.remote_id == 0 => {}
             Act::SendRejTimeout => {
                 let guid = self.local_guid.to_be_bytes();
                 out.send(self.path, self.rej(RejReason::TIMEOUT, &guid, &[]));
@@ -130,8 +135,7 @@ impl Conn {
             Act::SendDrep | Act::SendApr | Act::SendSidrReject => self.answer(act, given, out),
             Act::Wait => {
                 if let Given::MraCode(code) = *given {
-                    let ns = code_ns(code.min(MRA_CODE_MAX)) + code_ns(self.qp.timeout.min(22));
-                    self.deadline = Some(now + ns);
+                    self.wait(now, code);
                 }
             }
             _ => self.raise(act, given, out),
@@ -149,8 +153,20 @@ impl Conn {
     ) {
         self.last = Some(mad.clone());
         self.sent = 1;
+        self.mras = 0;
+        self.began = now;
         self.deadline = repeat.then(|| now + config.interval_ns(1, self.sends));
         out.send(self.path, mad);
+    }
+
+    /// The peer is alive and asks for patience, so the tries begin anew after it.
+    fn wait(&mut self, now: Instant, code: u8) {
+        if self.mras < MRAS_MAX && now - self.began < PATIENCE_NS_MAX {
+            let ns = code_ns(code.min(MRA_CODE_MAX)) + code_ns(self.qp.timeout.min(22));
+            self.deadline = Some(now + ns);
+            self.mras += 1;
+            self.sent = 1;
+        }
     }
 
     fn answer(&self, act: Act, given: &Given<'_>, out: &mut Out) {

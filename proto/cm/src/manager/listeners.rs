@@ -125,7 +125,7 @@ impl Listeners {
         };
         let backlog = listener.what.backlog;
         let limit = match listener.waiting_of.get(&peer) {
-            Some(_) => backlog - backlog / BACKLOG_RESERVE,
+            Some(_) => backlog - (backlog / 8).min(BACKLOG_RESERVE),
             None => backlog,
         };
         if listener.waiting >= limit {

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use rocebud_objects::Misuse;
+use rocebud_objects::{Instant, Misuse};
 use rocebud_wire::{Mtu, PKey, Psn, Qpn};
 
 use super::conn::{Conn, fill};
@@ -79,6 +79,8 @@ pub(crate) fn blank(id: ConnId, state: State, path: Path, tid: u64) -> Conn {
         last: None,
         sent: 0,
         sends: u8::MAX,
+        mras: 0,
+        began: Instant(0),
         half_open: false,
         deadline: None,
         place: None,

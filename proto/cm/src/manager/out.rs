@@ -49,9 +49,9 @@ counters! {
     bad_address;
     /// Requests for a kind of connection that does not exist.
     bad_request;
-    /// Requests dropped because too many wait for the application.
+    /// Requests put off because too many wait for the application.
     backlog_full;
-    /// Requests dropped because the peer has asked for too many and was not ready for them.
+    /// Requests put off because the peer has asked for too many and was not ready for them.
     half_open_full;
     /// Requests refused because too many connections exist.
     no_resources;

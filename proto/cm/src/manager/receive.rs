@@ -9,8 +9,8 @@ use super::conn::{Given, rej};
 use super::out::kind;
 use super::{Manager, Peer, make};
 use crate::ip::{self, IpCm};
-use crate::limits::{EVENTS_MAX, HALF_OPEN_MAX};
-use crate::msg::{Drep, Dreq, Message, Rej, Rep, Req, SidrRep, SidrReq};
+use crate::limits::{BUSY_CODE, EVENTS_MAX, HALF_OPEN_MAX};
+use crate::msg::{Drep, Dreq, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq};
 use crate::reason::{RejReason, sidr_status};
 use crate::state::{Input, State};
 use crate::types::{CmQpType, ConnId, Ends, Event, ListenerId, Path, SidrAsk};
@@ -131,7 +131,7 @@ impl Manager {
     /// An MRA is the first to say what the peer calls the connection.
     fn note_remote_id(&mut self, from: From, ours: u32, theirs: u32) {
         if let Some(conn) = self.conns.get_mut(&ConnId(ours))
-            && conn.state == State::ReqSent
+            && matches!(conn.state, State::ReqSent | State::MraReqRcvd)
             && conn.peer() == from.peer()
         {
             conn.remote_id = theirs;
@@ -151,7 +151,7 @@ impl Manager {
                 let rej = rej(0, req.local_id, 0, reason, &ari, &[]);
                 return self.out.answer(from.path(), rej.emit(from.tid, 0));
             }
-            Err(None) => return,
+            Err(None) => return self.put_off(from, req),
         };
         let id = self.free_id();
         let mut path = make::way_back(from.ends, &req.primary);
@@ -164,6 +164,16 @@ impl Manager {
             self.insert(conn);
             self.out.raise(Event::Request(Box::new(request)));
         }
+    }
+
+    /// Asks a peer to come again, without keeping anything. (Linux is silent, and so looks dead.)
+    fn put_off(&mut self, from: From, req: &Req) {
+        let mra = Message::from(Mra {
+            remote_id: req.local_id,
+            service_timeout: BUSY_CODE,
+            ..Mra::default()
+        });
+        self.out.answer(from.path(), mra.emit(from.tid, 0));
     }
 
     /// Whether a REQ is welcome; else what to answer, if anything.
@@ -215,7 +225,7 @@ impl Manager {
         })
     }
 
-    /// A place in the backlog. A request that gets none is dropped: the peer asks again.
+    /// A place in the backlog.
     fn place(&mut self, from: From, listener: ListenerId) -> bool {
         let free = self.out.events_waiting() < EVENTS_MAX
             && self.listeners.take_place(listener, from.peer());
