@@ -16,6 +16,7 @@ mod matrix;
 mod ordinary;
 mod places;
 mod programs;
+mod raw;
 mod removal;
 mod scale;
 mod stress;
@@ -36,6 +37,7 @@ fn main() {
         matrix::cases,
         scale::cases,
         deaths::cases,
+        raw::cases,
         removal::cases,
         alive::cases,
         flow::cases,
