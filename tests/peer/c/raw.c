@@ -56,6 +56,25 @@ static void steering(struct device *d)
 	end();
 }
 
+/* More rules than a filter of the kernel's holds: all steer. */
+static void many_rules(struct device *d)
+{
+	static struct ibv_flow *f[400];
+	begin(d);
+	struct end a = end_new(d, 0);
+	for (unsigned i = 0; i < LEN(f); i++)
+		f[i] = to_port(&a, 0, (uint16_t)(1000 + i), 0);
+	send_frame(FRAME(1000, 1));
+	send_frame(FRAME(999, 2));
+	send_frame(FRAME(1000 + LEN(f) - 1, 3));
+	send_frame(FRAME(1000 + LEN(f), 4));
+	EXPECT(&a, 1, 3);
+	for (unsigned i = 0; i < LEN(f); i++)
+		rule_end(f[i]);
+	end_free(&a);
+	end();
+}
+
 static void defaults(struct device *d)
 {
 	begin(d);
@@ -554,6 +573,7 @@ static void left_over(struct device *d)
 static const struct test_case CASES[] = {
 	{ "attributes", attributes },
 	{ "steering", steering },
+	{ "many_rules", many_rules },
 	{ "defaults", defaults },
 	{ "actions", actions },
 	{ "vlans", vlans },

@@ -42,8 +42,10 @@ pub struct Filter {
     pub any_of: Vec<Vec<Test>>,
 }
 
-/// The kernel takes no longer program.
-const INSNS_MAX: usize = 4096;
+/// So many alternatives are tried by the kernel; beyond that every frame comes in. A longer program
+/// would cost each frame of the interface more than it saves, and the kernel bounds its memory
+/// (`net.core.optmem_max`).
+const ALTERNATIVES_MAX: usize = 64;
 /// "As much of the frame as there is."
 const WHOLE: u32 = u32::MAX;
 const NOTHING: u32 = 0;
@@ -61,13 +63,22 @@ const KIND_OUTGOING: u32 = 4;
 
 impl Filter {
     pub(super) fn attach(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let program = self.program();
-        let program = if program.len() > INSNS_MAX {
-            vec![Insn::ret(WHOLE)]
-        } else {
-            program
-        };
-        sys::attach_program(fd, libc::SO_ATTACH_FILTER, &program)
+        let attach = |program: &[Insn]| sys::attach_program(fd, libc::SO_ATTACH_FILTER, program);
+        if self.any_of.len() <= ALTERNATIVES_MAX {
+            match attach(&self.program()) {
+                // The system allows sockets less memory than this program needs.
+                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {}
+                done => return done,
+            }
+        }
+        attach(&self.coarse_program())
+    }
+
+    /// Lets everything in, but for outgoing frames.
+    fn coarse_program(&self) -> Vec<Insn> {
+        let mut program = self.outgoing.program();
+        program.push(Insn::ret(WHOLE));
+        program
     }
 
     fn program(&self) -> Vec<Insn> {
