@@ -2,7 +2,7 @@
  * raw: RAW_PACKET queue pairs, flow rules, their counters, receive queues and indirection tables. One process is
  * sender and receiver: frames to a group come back to the device that sends them.
  * raw [-d DEV] [-g GID] [-c CASES]    exit status 0 when every case passed
- * raw -u [-d DEV]                     without the right: nothing of it is there
+ * raw -u ERRNO [-d DEV]               without the right: nothing of it is there, and this is why
  * Build: cc -O2 -o raw raw.c -libverbs */
 #include "raw.h"
 
@@ -586,7 +586,7 @@ static const struct test_case CASES[] = {
 	{ "left_over", left_over },
 };
 
-static int without_the_right(const char *name)
+static int without_the_right(int why, const char *name)
 {
 	struct device d;
 	struct ibv_device_attr_ex x;
@@ -597,14 +597,14 @@ static int without_the_right(const char *name)
 	SAME("steering", x.orig_attr.device_cap_flags & IBV_DEVICE_MANAGED_FLOW_STEERING, 0);
 	SAME("raw_packet_caps", x.raw_packet_caps, 0);
 	SAME("hashes", x.rss_caps.supported_qpts | x.max_wq_type_rq | x.rss_caps.max_rwq_indirection_tables, 0);
-	NULL_AND("a queue pair", raw_qp(&d, cq, 0), EPERM);
+	NULL_AND("a queue pair", raw_qp(&d, cq, 0), why);
 	struct ibv_wq_init_attr w = { .wq_type = IBV_WQT_RQ, .max_wr = 1, .max_sge = 1, .pd = d.pd, .cq = cq };
 	NULL_AND("a receive queue", ibv_create_wq(d.ctx, &w), EOPNOTSUPP);
 	NULL_AND("counters", ibv_create_counters(d.ctx, &none), EOPNOTSUPP);
 	struct ibv_qp_init_attr q = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .cap = { 1, 1, 1, 1, 0 } };
 	struct ibv_qp *ud = ibv_create_qp(d.pd, &q);
 	struct rule r = rule_new(IBV_FLOW_ATTR_NORMAL, 0);
-	NULL_AND("a rule", ibv_create_flow(ud, &r.attr), EPERM);
+	NULL_AND("a rule", ibv_create_flow(ud, &r.attr), why);
 	SAME("what needs no right", ibv_destroy_qp(ud), 0);
 	printf("raw: %d failed\n", failures);
 	return failures != 0;
@@ -613,7 +613,7 @@ static int without_the_right(const char *name)
 int main(int argc, char **argv)
 {
 	program = "raw";
-	if (argc > 1 && !strcmp(argv[1], "-u"))
-		return without_the_right(argc > 3 ? argv[3] : NULL);
+	if (argc > 2 && !strcmp(argv[1], "-u"))
+		return without_the_right(atoi(argv[2]), argc > 4 ? argv[4] : NULL);
 	return case_main(argc, argv, CASES, LEN(CASES));
 }

@@ -39,12 +39,30 @@ fn calls_on(place: Place) -> Outcome {
     program.limit(180).run()?.succeeded().map(drop)
 }
 
-/// For an ordinary user the device has none of it, and everything else.
+/// For an ordinary user the device has none of it, and everything else. Nor has it for anybody in another
+/// network namespace: what is right here gives no right there.
 fn without_the_right() -> Outcome {
+    const EPERM: &str = "1";
+    const EOPNOTSUPP: &str = "95";
     let path = c_program("raw")?;
     let host = Host::loopback()?;
-    let program = host.rocebud(&path, &["-u", "-d", "rb_lo"]).as_nobody();
-    program.limit(60).run()?.succeeded().map(drop)
+    let args = ["-u", EPERM, "-d", "rb_lo"];
+    let nobody = host.rocebud(&path, &args).as_nobody().limit(60);
+    nobody.run()?.succeeded()?;
+
+    let elsewhere = Host::loopback()?;
+    let socket = std::env::temp_dir().join(format!("rocebud-raw-{}", std::process::id()));
+    let socket = socket.display().to_string();
+    let bin = rocebud().display().to_string();
+    let daemon = elsewhere.plain(&bin, &["daemon", "--socket", &socket]);
+    let mut daemon = daemon.limit(120).start()?;
+    daemon.wait_for("serves")?;
+    let args = ["-u", EOPNOTSUPP, "-d", "rb_lo"];
+    let program = host.rocebud(&path, &args).env("ROCEBUD_SOCKET", &socket);
+    let ran = program.limit(60).run();
+    daemon.kill();
+    let _ = std::fs::remove_file(&socket);
+    ran?.succeeded().map(drop)
 }
 
 fn raw_ethernet() -> Outcome {
