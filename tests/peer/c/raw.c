@@ -552,6 +552,69 @@ static void overrun(struct device *d)
 	end_free(&mem);
 }
 
+/* The device on an interface that was made just now. */
+static struct device device_soon(const char *name)
+{
+	for (uint64_t end = now_ns() + PATIENCE_MS * 1000000ull; now_ns() < end; usleep(20000)) {
+		int n = 0;
+		struct ibv_device **list = ibv_get_device_list(&n);
+		for (int i = 0; list && i < n; i++)
+			if (!strcmp(ibv_get_device_name(list[i]), name)) {
+				struct device d;
+				ibv_free_device_list(list);
+				open_device(&d, name, 0, 0);
+				return d;
+			}
+		if (list)
+			ibv_free_device_list(list);
+	}
+	DIE("device %s did not come", name);
+}
+
+/* An interface that goes down swallows frames, as a network card does; one that goes takes the queue pairs with it. */
+static void removal(struct device *d)
+{
+	const char *first = "ip link add rawtmp0 type veth peer name rawtmp1 && ip link set rawtmp0 up && ip link set rawtmp1 up";
+	if (system(first))
+		DIE("ip link add");
+	struct device own = device_soon("rb_rawtmp0");
+	begin(&own);
+	struct end a = end_new(&own, 0);
+	struct ibv_flow *f = to_port(&a, 0, 7, 0);
+	send_frame(FRAME(7, 1));
+	EXPECT(&a, 1);
+	if (system("ip link set rawtmp0 down"))
+		DIE("ip link set down");
+	send_frame(FRAME(7, 2));
+	if (system("ip link set rawtmp0 up"))
+		DIE("ip link set up");
+	send_frame(FRAME(7, 3));
+	EXPECT(&a, 3);
+	if (system("ip link del rawtmp0"))
+		DIE("ip link del");
+	struct ibv_async_event e = { 0 };
+	while (e.event_type != IBV_EVENT_DEVICE_FATAL) {
+		struct pollfd p = { own.ctx->async_fd, POLLIN, 0 };
+		if (poll(&p, 1, PATIENCE_MS) != 1 || ibv_get_async_event(own.ctx, &e)) {
+			FAIL("no DEVICE_FATAL");
+			break;
+		}
+		ibv_ack_async_event(&e);
+	}
+	int flushed = 0;
+	for (struct got g = poll_one(&a); g.any; g = poll_one(&a), flushed++)
+		SAME("a receive's status", g.status, IBV_WC_WR_FLUSH_ERR);
+	SAME("receives flushed", flushed, SLOTS);
+	rule_end(f);
+	end_free(&a);
+	end();
+	SAME("close", ibv_close_device(own.ctx), 0);
+	begin(d); /* others do not mind */
+	send_frame(FRAME(7, 4));
+	settle();
+	end();
+}
+
 /* Whatever is left goes with the device, in use or not. */
 static void left_over(struct device *d)
 {
@@ -583,6 +646,7 @@ static const struct test_case CASES[] = {
 	{ "spreading_refusals", spreading_refusals },
 	{ "sleepers", sleepers },
 	{ "overrun", overrun },
+	{ "removal", removal },
 	{ "left_over", left_over },
 };
 
