@@ -318,7 +318,7 @@ impl Core {
             world.flow.enter_read();
             self.losses_due_ns = self.losses_due_ns.min(world.now.0 + LOSSES_KNOWN_NS);
         } else if link.is_dry() {
-            world.flow.dry();
+            world.flow.dry(world.now.0);
         }
         let due = self.losses_due_ns <= world.now.0;
         if !self.outbox.is_empty() {

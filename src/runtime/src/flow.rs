@@ -1,12 +1,14 @@
 //! Back-pressure between processes of one host.
 //!
 //! Their daemon's [`Ledger`] tells what is on its way to each of them and how large its buffer is.
-//! A packet for a neighbour leaves only when there is room, whatever its service: UC and UD, which
-//! have no acknowledgements, are held back by nothing else.
+//! A packet for a neighbour leaves only when room was reserved for it, whatever its service: UC and
+//! UD, which have no acknowledgements, are held back by nothing else. Reservations are charged what
+//! the kernel will charge at worst, so that a buffer cannot overflow, however many send to it.
 //!
-//! A neighbour may be stopped, or its line may be nonsense. So one packet goes all the same now
-//! and then, at longer and longer intervals (it also wakes an owner whose line went wrong), and a
-//! neighbour that reads nothing for [`STUCK_NS`] holds back nobody until it reads again.
+//! A neighbour may be stopped, or its line may be nonsense. So where the buffer still has room one
+//! packet goes all the same now and then, at longer and longer intervals (it also wakes an owner
+//! whose line went wrong), and a neighbour that reads nothing for [`STUCK_NS`] holds back nobody
+//! until it reads again.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,11 +18,36 @@ use rocebud_wire::{Gid, Qpn};
 /// Most bytes on their way to a neighbour. More would only lie in its buffer.
 const BUDGET_BYTES_MAX: u64 = 4 << 20;
 
-/// What a packet costs in a receive buffer beyond its bytes; see the engine's limits.
-const PACKET_COST_BYTES: u64 = rocebud_engine::limits::PACKET_COST_BYTES;
+/// Of a buffer this many eighths are given out by reservation.
+const BUDGET_EIGHTHS: u64 = 5;
 
-/// Bytes that are entered in the ledger together. Others must not overlook more.
+/// And this many with what needs no reservation (acknowledgements, READ responses, the first packet
+/// of a queue pair) and with probes. The kernel takes up to a quarter of a buffer for full although it
+/// was read: it returns what was read in portions of that size.
+const USABLE_EIGHTHS: u64 = 6;
+
+/// Network headers, room for a link header and the kernel's own record at the end of a datagram's
+/// memory.
+const DATAGRAM_COST_BYTES: u64 = 400;
+
+/// What a packet behind another one of its batch costs beyond its bytes, at most.
+const MERGED_COST_BYTES: u64 = 256;
+
+/// The kernel's record of a datagram beside its memory.
+const RECORD_BYTES: u64 = 256;
+
+/// Transport headers and ICRC beside a packet's payload, at most.
+const HEADERS_BYTES_MAX: u64 = 64;
+
+/// Bytes that are entered in the ledger together, and reserved together once packets come in runs.
 const ENTRY_BYTES_MAX: u64 = 16 * 1024;
+
+/// What has left is lost if the owner's sockets were dry for so long. The kernel delivers within a
+/// millisecond, unless it has no turn itself.
+const WRITE_OFF_NS: u64 = 20_000_000;
+
+/// What was reserved and did not leave within this time was reserved by a process that is gone.
+const ABANDONED_NS: u64 = 1_000_000_000;
 
 /// After this long without room the first packet goes all the same; the interval doubles.
 const PROBE_NS: u64 = 5_000_000;
@@ -44,6 +71,8 @@ pub(crate) struct Flow {
     by_key: HashMap<Key, usize>,
     /// The lane that was used last: packets come in runs.
     last: usize,
+    /// Lanes with packets that were not handed to the kernel yet.
+    leaving: Vec<usize>,
 }
 
 /// One of our slots, as its owner.
@@ -52,8 +81,23 @@ struct OwnSlot {
     slot: u16,
     /// Read, and not entered yet.
     read: u64,
-    /// What had been sent when the sockets were last found dry.
-    sent_when_dry: Option<u64>,
+    /// The sockets are dry since then.
+    dry: Option<Dry>,
+    /// Least that was seen reserved and not left, and since when it is looked for.
+    idle: Option<Idle>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Dry {
+    /// What had left then.
+    left: u64,
+    since_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Idle {
+    bytes: u64,
+    since_ns: u64,
 }
 
 /// The way to a process.
@@ -62,8 +106,14 @@ struct Lane {
     key: Key,
     /// It is on this host.
     here: bool,
-    /// Sent, and not entered yet.
+    /// Reserved, and not sent yet.
+    reserved: u64,
+    /// Sent without reservation, and not entered yet.
     sent: u64,
+    /// Sent, and not handed to the kernel yet.
+    leaving: u64,
+    /// Something was sent since the last [`Flow::flush`]: more may follow.
+    in_run: bool,
     wait: Option<Wait>,
     /// It read nothing beyond this for too long.
     stuck_at: Option<u64>,
@@ -97,40 +147,69 @@ impl Flow {
         self.slots.push(OwnSlot {
             slot,
             read: 0,
-            sent_when_dry: None,
+            dry: None,
+            idle: None,
         });
     }
 
     // ---- as a sender
 
-    /// Is there room for a packet of `bytes`?
+    /// Is there room for a packet with `bytes` of payload? If so, it is reserved.
     pub(crate) fn has_room(&mut self, to: Gid, slot: u16, bytes: u64, now_ns: u64) -> bool {
-        let lane = self.lane(to, slot);
-        let Some(line) = neighbour(self.ledger.as_ref(), &self.lanes[lane]) else {
+        let at = self.lane(to, slot);
+        let cost = charge(bytes + HEADERS_BYTES_MAX);
+        if self.lanes[at].reserved >= cost {
+            return true;
+        }
+        let Some(line) = neighbour(self.ledger.as_ref(), &self.lanes[at]) else {
             return true;
         };
         let Some(buffer) = line.buffer_bytes() else {
             return true;
         };
-        self.lanes[lane].admits(line, buffer, bytes + PACKET_COST_BYTES, now_ns)
+        self.lanes[at].admits(line, buffer, cost, now_ns)
     }
 
-    /// A packet of `bytes` leaves.
-    pub(crate) fn sent(&mut self, to: Gid, dest: Qpn, bytes: usize) {
+    /// A packet of `bytes` leaves; `merged`: behind another one of its batch.
+    pub(crate) fn sent(&mut self, to: Gid, dest: Qpn, bytes: usize, merged: bool) {
         let at = self.lane(to, dest.slot());
         let lane = &mut self.lanes[at];
-        if lane.here {
-            lane.sent += bytes as u64 + PACKET_COST_BYTES;
-            if lane.sent >= ENTRY_BYTES_MAX {
-                lane.enter(self.ledger.as_ref());
-            }
+        if !lane.here {
+            return;
+        }
+        let cost = charge_of(bytes as u64, merged);
+        let reserved = cost.min(lane.reserved);
+        lane.reserved -= reserved;
+        lane.sent += cost - reserved;
+        if lane.leaving == 0 {
+            self.leaving.push(at);
+        }
+        lane.leaving += cost;
+        lane.in_run = true;
+        if lane.sent >= ENTRY_BYTES_MAX {
+            lane.enter(self.ledger.as_ref());
         }
     }
 
-    /// What was sent is about to leave: others must see it.
+    /// What was sent is about to leave: others must see it. Nothing follows at once: what is still
+    /// reserved is given back.
     pub(crate) fn flush(&mut self) {
         if let Some(lane) = self.lanes.get_mut(self.last) {
             lane.enter(self.ledger.as_ref());
+            lane.give_back(self.ledger.as_ref());
+        }
+    }
+
+    /// What was sent was handed to the kernel.
+    pub(crate) fn left(&mut self) {
+        while let Some(at) = self.leaving.pop() {
+            let Some(lane) = self.lanes.get_mut(at) else {
+                continue;
+            };
+            let bytes = std::mem::take(&mut lane.leaving);
+            if let Some(line) = neighbour(self.ledger.as_ref(), lane) {
+                line.add_left(bytes);
+            }
         }
     }
 
@@ -159,7 +238,10 @@ impl Flow {
         self.lanes.push(Lane {
             key,
             here: self.own.contains(&to),
+            reserved: 0,
             sent: 0,
+            leaving: 0,
+            in_run: false,
             wait: None,
             stuck_at: None,
         });
@@ -169,6 +251,7 @@ impl Flow {
 
     fn forget_lanes(&mut self) {
         self.flush();
+        self.left();
         self.lanes.clear();
         self.by_key.clear();
         self.last = 0;
@@ -176,12 +259,12 @@ impl Flow {
 
     // ---- as an owner
 
-    /// A frame for one of our slots was read.
-    pub(crate) fn received(&mut self, dest: Qpn, bytes: usize) {
+    /// A frame for one of our slots was read; `merged`: behind another one of its batch.
+    pub(crate) fn received(&mut self, dest: Qpn, bytes: usize, merged: bool) {
         let slot = dest.slot();
         if let Some(own) = self.slots.iter_mut().find(|own| own.slot == slot) {
-            own.read += bytes as u64 + PACKET_COST_BYTES;
-            own.sent_when_dry = None;
+            own.read += charge_of(bytes as u64, merged);
+            own.dry = None;
         }
     }
 
@@ -196,31 +279,76 @@ impl Flow {
         }
     }
 
-    /// Every socket is dry. What had been sent when they were dry before, and has not come since,
-    /// will not come.
-    pub(crate) fn dry(&mut self) {
+    /// Every socket is dry. What had left when they became so, and has not come for a while, will
+    /// not come.
+    pub(crate) fn dry(&mut self, now_ns: u64) {
         let Some(ledger) = &self.ledger else { return };
         for own in &mut self.slots {
             let Some(line) = ledger.line(own.slot) else {
                 continue;
             };
-            if let Some(sent) = own.sent_when_dry
-                && line.under_way() != 0
-            {
-                line.set_read(sent);
+            if line.under_way() == 0 {
+                line.correct_read();
+                own.dry = None;
+                own.idle = None;
+            } else {
+                own.look(line, now_ns);
             }
-            own.sent_when_dry = Some(line.sent());
+        }
+    }
+}
+
+impl OwnSlot {
+    /// Something is said to be under way, and nothing is there.
+    fn look(&mut self, line: &Line, now_ns: u64) {
+        let fresh = Dry {
+            left: line.left(),
+            since_ns: now_ns,
+        };
+        let dry = *self.dry.get_or_insert(fresh);
+        if now_ns.saturating_sub(dry.since_ns) >= WRITE_OFF_NS {
+            line.write_off(dry.left);
+            self.dry = Some(fresh);
+        }
+        // Whoever lives sends within the second, or gives back: the least that is seen stays at 0.
+        let bytes = line.about_to_leave();
+        let idle = self.idle.get_or_insert(Idle {
+            bytes,
+            since_ns: now_ns,
+        });
+        idle.bytes = idle.bytes.min(bytes);
+        if idle.bytes == 0 {
+            self.idle = None;
+        } else if now_ns.saturating_sub(idle.since_ns) >= ABANDONED_NS {
+            line.add_left(idle.bytes);
+            self.idle = None;
         }
     }
 }
 
 impl Lane {
+    /// Reserves `cost`, or says whether a packet may go without.
     fn admits(&mut self, line: &Line, buffer: u64, cost: u64, now_ns: u64) -> bool {
-        let budget = (buffer / 2).min(BUDGET_BYTES_MAX);
-        if line.under_way() + self.sent + cost <= budget {
-            self.wait = None;
-            return true;
+        let budget = (buffer / 8 * BUDGET_EIGHTHS).min(BUDGET_BYTES_MAX);
+        let limit = budget.saturating_sub(self.sent);
+        let missing = cost - self.reserved;
+        // A lone packet reserves what it needs, so that nothing is to be given back.
+        let many = if self.in_run { ENTRY_BYTES_MAX } else { 0 };
+        for bytes in [missing.max(many), missing] {
+            if line.reserve(bytes, limit) {
+                self.reserved += bytes;
+                self.wait = None;
+                return true;
+            }
         }
+        let usable = buffer / 8 * USABLE_EIGHTHS;
+        let fits = line.under_way() + self.sent + missing <= usable;
+        self.goes_all_the_same(line, fits, now_ns)
+    }
+
+    /// There is no room. One packet now and then goes if it `fits` into the buffer, and all of them
+    /// when nothing is read for long.
+    fn goes_all_the_same(&mut self, line: &Line, fits: bool, now_ns: u64) -> bool {
         let read = line.read();
         if self.stuck_at == Some(read) {
             return true;
@@ -238,7 +366,7 @@ impl Lane {
             self.stuck_at = Some(read);
             return true;
         }
-        let probe = now_ns >= wait.probe_ns;
+        let probe = fits && now_ns >= wait.probe_ns;
         self.wait = Some(if probe {
             Wait {
                 probe_ns: now_ns + wait.interval_ns * 2,
@@ -258,6 +386,32 @@ impl Lane {
             line.add_sent(self.sent);
         }
         self.sent = 0;
+    }
+
+    fn give_back(&mut self, ledger: Option<&Ledger>) {
+        self.in_run = false;
+        if self.reserved != 0
+            && let Some(line) = neighbour(ledger, self)
+        {
+            line.give_back(self.reserved);
+        }
+        self.reserved = 0;
+    }
+}
+
+/// What a packet of `bytes` costs in a receive buffer when it comes alone, or first in its batch: the
+/// kernel gives it memory by powers of two.
+fn charge(bytes: u64) -> u64 {
+    (bytes + DATAGRAM_COST_BYTES).next_power_of_two() + RECORD_BYTES
+}
+
+/// Behind another one it costs its bytes, and a share of what describes them. Batches stay whole
+/// between processes of one host, so both ends charge the same.
+fn charge_of(bytes: u64, merged: bool) -> u64 {
+    if merged {
+        bytes + MERGED_COST_BYTES
+    } else {
+        charge(bytes)
     }
 }
 

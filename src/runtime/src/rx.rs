@@ -38,7 +38,9 @@ impl Rx<'_> {
         if qpn != Qpn::MULTICAST && !self.qpns.owns(qpn) {
             return self.pass_on(frame, qpn.slot(), world);
         }
-        world.flow.received(qpn, frame.data.len());
+        world
+            .flow
+            .received(qpn, frame.data.len(), frame.seg_index != 0);
         let Some((id, flags)) = verify(frame) else {
             return world.add(Counter::DropIcrc, 1);
         };

@@ -119,6 +119,7 @@ impl Tx {
         {
             world.add(Counter::SendErr, 1);
         }
+        world.flow.flush();
     }
 
     fn fill(
@@ -151,8 +152,9 @@ impl Tx {
                 world.add(Counter::DropFault, 1);
                 continue;
             }
-            world.flow.sent(out.path.dgid, out.dest_qp, out.len);
-            self.append(&out, link);
+            let merged = self.append(&out, link);
+            let (to, dest) = (out.path.dgid, out.dest_qp);
+            world.flow.sent(to, dest, out.len, merged);
         }
         world.flow.flush();
         if let Some(ended) = run {
@@ -177,8 +179,9 @@ impl Tx {
         }
     }
 
-    /// Takes the packet at the end of the staging buffer into the last batch or a new one.
-    fn append(&mut self, out: &Transmit, link: &dyn PacketIo) {
+    /// Takes the packet at the end of the staging buffer into the last batch or a new one. True if
+    /// it then has another one before it.
+    fn append(&mut self, out: &Transmit, link: &dyn PacketIo) -> bool {
         let src = out.path.sgid.ip();
         let to = Destination {
             src,
@@ -220,10 +223,11 @@ impl Tx {
             }
         }
         self.used = end;
+        self.batches.last().is_some_and(|batch| batch.count > 1)
     }
 
     /// Gives the batches to the link. False if it could not take all: they wait.
-    fn flush(&mut self, link: &mut UdpLink, world: &World<'_>) -> bool {
+    fn flush(&mut self, link: &mut UdpLink, world: &mut World<'_>) -> bool {
         let batches: Vec<TxBatch<'_>> = self
             .batches
             .iter()
@@ -246,6 +250,7 @@ impl Tx {
         self.batches.drain(..report.sent.min(self.batches.len()));
         if self.batches.is_empty() {
             self.used = 0;
+            world.flow.left();
             return true;
         }
         false

@@ -3,6 +3,8 @@
  *   flow sink [-d DEV] [-g GID] [-n N] [-s BYTES] [-w SECONDS]
  *     A UD queue pair with N receives. Prints "QPN 0x..."; ends when N datagrams have come, each once,
  *     or none for SECONDS: four bytes of number (0..N-1, big-endian), the rest filled with its low byte.
+ *   flow stream [-d DEV] [-g GID] [-n N] [-s BYTES] [-f FIRST] QPN
+ *     N datagrams, numbered from FIRST, to the `sink` of this number on the same host, at full rate.
  *   flow take [-d DEV] [-g GID] [-m MTU] [-p PORT]
  *     An RC queue pair that lets itself be written to; ends when the writer says so.
  *   flow fan [-d DEV] [-g GID] [-m MTU] [-n N] [-s BYTES] HOST PORT...
@@ -14,7 +16,7 @@
 #define PEERS_MAX 8
 #define DEPTH 32
 
-static int count = 1000, size = 65536, wait_s = 30;
+static int count = 1000, size = 65536, wait_s = 30, first;
 
 static struct ibv_mr *memory(struct device *d, size_t bytes)
 {
@@ -72,6 +74,40 @@ static int sink(struct device *d)
 	if (got < count)
 		FAIL("%d of %d datagrams came", got, count);
 	printf("sink: %d of %d\n", got, count);
+	return failures != 0;
+}
+
+static int stream(struct device *d, uint32_t qpn)
+{
+	struct ibv_cq *cq = ibv_create_cq(d->ctx, DEPTH, NULL, NULL, 0);
+	struct ibv_qp *qp = queue_pair(d, cq, IBV_QPT_UD, 1);
+	struct ibv_mr *mr = memory(d, (size_t)size * DEPTH);
+	struct ibv_ah_attr to = ah_of(d, &d->gid);
+	struct ibv_ah *ah = ibv_create_ah(d->pd, &to);
+	if (!ah || (errno = to_rtr(d, qp, &(struct qp_addr){ 0 }, &QP_DEFAULTS)) || (errno = to_rts(d, qp, 0, &QP_DEFAULTS)))
+		DIE("address handle, RTR or RTS");
+	printf("streaming\n");
+	fflush(stdout);
+	for (int sent = 0, done = 0; done < count;) {
+		for (; sent < count && sent - done < DEPTH; sent++) {
+			uint8_t *p = (uint8_t *)mr->addr + (size_t)(sent % DEPTH) * (size_t)size;
+			uint32_t number = htonl((uint32_t)(first + sent));
+			memset(p, first + sent, (size_t)size);
+			memcpy(p, &number, 4);
+			struct ibv_sge s = { (uintptr_t)p, (uint32_t)size, mr->lkey };
+			struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .sg_list = &s, .num_sge = 1,
+						  .wr.ud = { ah, qpn, QKEY } }, *bad;
+			if ((errno = ibv_post_send(qp, &wr, &bad)))
+				DIE("ibv_post_send");
+		}
+		struct ibv_wc wc;
+		if (wait_wc(cq, &wc, wait_s * 1000) != 1 || wc.status) {
+			FAIL("a datagram does not leave");
+			break;
+		}
+		done++;
+	}
+	printf("stream: %d\n", count);
 	return failures != 0;
 }
 
@@ -180,7 +216,7 @@ int main(int argc, char **argv)
 	int opt, gid = -1, mtu = 0;
 	program = "flow";
 	optind = 2;
-	while (argc > 1 && (opt = getopt(argc, argv, "d:g:m:n:s:p:w:")) != -1)
+	while (argc > 1 && (opt = getopt(argc, argv, "d:g:m:n:s:p:w:f:")) != -1)
 		switch (opt) {
 		case 'd': dev = optarg; break;
 		case 'g': gid = atoi(optarg); break;
@@ -189,16 +225,19 @@ int main(int argc, char **argv)
 		case 's': size = atoi(optarg); break;
 		case 'p': port = optarg; break;
 		case 'w': wait_s = atoi(optarg); break;
+		case 'f': first = atoi(optarg); break;
 		default: return 2;
 		}
 	struct device d;
 	open_device(&d, dev, gid, mtu);
 	if (!strcmp(what, "sink"))
 		return sink(&d);
+	if (!strcmp(what, "stream") && optind < argc)
+		return stream(&d, (uint32_t)strtoul(argv[optind], NULL, 0));
 	if (!strcmp(what, "take"))
 		return take(&d, port);
 	if (!strcmp(what, "fan") && optind + 1 < argc)
 		return fan(&d, argv[optind], argv + optind + 1, argc - optind - 1);
-	fprintf(stderr, "usage: flow {sink|take|fan HOST PORT...} [options]\n");
+	fprintf(stderr, "usage: flow {sink|stream QPN|take|fan HOST PORT...} [options]\n");
 	return 2;
 }
