@@ -7,7 +7,7 @@ use rocebud_objects::{
     Access, AsyncEvent, AtomicOp, BindFault, Counter, CqId, FlushPlacement, InvalidateFault,
     MwBind, Note, PdId, Wc,
 };
-use rocebud_wire::{LKey, Qpn, RKey};
+use rocebud_wire::{Gid, LKey, Qpn, RKey};
 
 use crate::memory::Memory;
 
@@ -55,6 +55,10 @@ pub struct HostEnv {
     pub flushes: Vec<Flushed>,
     /// Asynchronous events, oldest first; the application takes them.
     pub events: VecDeque<AsyncEvent>,
+    /// So many times from now the world says that a peer's buffer has no room.
+    pub refuse_room: u32,
+    /// So many times from now it says that a peer has not read what it got.
+    pub behind: u32,
     /// The last lines of all queue pairs' stories.
     pub notes: VecDeque<(Qpn, Note)>,
     /// Planted bug: a write that ends with its region goes one byte further.
@@ -72,6 +76,8 @@ impl HostEnv {
             memory,
             flushes: Vec::new(),
             events: VecDeque::new(),
+            refuse_room: 0,
+            behind: 0,
             notes: VecDeque::new(),
             #[cfg(feature = "planted")]
             write_past_region: false,
@@ -314,6 +320,18 @@ impl Env for HostEnv {
         }
         cq.queue.push_back(Completed { wc, solicited });
         Ok(())
+    }
+
+    fn has_room(&mut self, _to: Gid, _slot: u16, _bytes: u64) -> bool {
+        let refused = self.refuse_room != 0;
+        self.refuse_room = self.refuse_room.saturating_sub(1);
+        !refused
+    }
+
+    fn is_behind(&mut self, _to: Gid, _slot: u16) -> bool {
+        let behind = self.behind != 0;
+        self.behind = self.behind.saturating_sub(1);
+        behind
     }
 
     fn event(&mut self, event: AsyncEvent) {

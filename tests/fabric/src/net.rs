@@ -81,6 +81,8 @@ enum Next {
     Queue,
     Timeout(usize),
     Transmit(usize),
+    /// Queue pairs that the world refused room try again.
+    Retry(usize),
 }
 
 /// A network of hosts.
@@ -112,6 +114,9 @@ impl std::fmt::Debug for Fabric {
 
 /// A held frame goes on after this time even if nothing overtakes it.
 const HELD_NS_MAX: u64 = 1_000_000;
+
+/// After this long those that the world refused room try again.
+const HELD_RETRY_NS: u64 = 50_000;
 
 impl Fabric {
     /// An empty network whose links take `latency_ns`, at time 0.
@@ -234,6 +239,12 @@ impl Fabric {
                 host.node.on_timeout(self.now, &mut host.env);
                 Step::Host(HostId(index))
             }
+            Next::Retry(index) => {
+                let host = &mut self.hosts[index];
+                host.exhausted = false;
+                host.node.retry_held();
+                Step::Host(HostId(index))
+            }
             Next::Transmit(index) => {
                 self.transmit(HostId(index), tap);
                 Step::Host(HostId(index))
@@ -253,6 +264,9 @@ impl Fabric {
             let awake = host.frozen_until.max(self.now);
             if let Some(time) = host.node.next_timeout() {
                 offer(time.max(awake), Next::Timeout(index));
+            }
+            if host.node.has_held() {
+                offer(awake + HELD_RETRY_NS, Next::Retry(index));
             }
             if !host.exhausted && host.node.wants_transmit() {
                 offer(host.link_free.max(awake), Next::Transmit(index));

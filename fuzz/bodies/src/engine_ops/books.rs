@@ -165,6 +165,8 @@ pub(super) struct Station {
     pub(super) next_qpn: u32,
     /// Receives of the shared queue.
     pub(super) shared: VecDeque<Receive>,
+    /// Receives of the one for extended reliable connections.
+    pub(super) extended: VecDeque<Receive>,
     pub(super) limit: u32,
     /// The shared queue got a receive that is shorter than a message may be.
     pub(super) small_receives: bool,

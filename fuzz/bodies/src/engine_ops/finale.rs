@@ -5,7 +5,7 @@ use rocebud_objects::{AttrMask, QpState, QpType};
 
 use super::lifecycle::to_state;
 use super::post::GRH_BYTES;
-use super::world::{PD, SRQ, World};
+use super::world::{PD, SRQ, World, XRC_SRQ};
 
 /// Rounds of refilling receive queues: each takes some hundred steps.
 const ROUNDS_MAX: u32 = 600;
@@ -69,12 +69,19 @@ impl World {
             ) {
                 continue;
             }
-            let posted = if self.qps[at].shared {
+            let extended = self.qps[at].kind == QpType::XrcRecv;
+            let posted = if extended {
+                self.stations[self.qps[at].host.0].extended.len()
+            } else if self.qps[at].shared {
                 self.stations[self.qps[at].host.0].shared.len()
             } else {
                 self.qps[at].receives.len()
             };
-            for _ in posted..(self.qps[at].cap.max_recv_wr as usize).min(4) {
+            let wanted = match extended {
+                true => 4,
+                false => (self.qps[at].cap.max_recv_wr as usize).min(4),
+            };
+            for _ in posted..wanted {
                 let host = self.qps[at].host;
                 let span = self.room(host, 6000 + u64::from(GRH_BYTES), 1);
                 let memory = &mut self.fabric.host_mut(host).env.memory;
@@ -94,7 +101,7 @@ impl World {
                 continue;
             }
             // Without a timeout a lost frame is waited for for ever.
-            let patient = qp.kind == QpType::Rc && qp.timeout == 0;
+            let patient = qp.kind.is_reliable() && qp.timeout == 0;
             let peer = self.honest_peer(at).and_then(|peer| self.state(peer));
             let answers = matches!(peer, Some(QpState::Rtr | QpState::Rts));
             let excused = patient && (qp.harmed || qp.trouble || !answers);
@@ -149,6 +156,7 @@ impl World {
             assert_eq!(node.charged(), (0, 0), "a window stays charged for ever");
             assert!(node.quiescent());
             node.destroy_srq(SRQ).expect("nobody uses it");
+            node.destroy_srq(XRC_SRQ).expect("nobody uses it");
         }
     }
 }

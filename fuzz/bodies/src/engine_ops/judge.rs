@@ -7,7 +7,7 @@ use rocebud_objects::{
 
 use super::books::{Action, Message, Receive, Sent};
 use super::post::{GRH_BYTES, RECEIVE, receive_opcode};
-use super::world::{TINY_CQ, World, stream};
+use super::world::{SRQ, TINY_CQ, World, stream};
 
 impl World {
     pub(super) fn completion(&mut self, host: HostId, cq: CqId, done: &Completed) {
@@ -192,8 +192,11 @@ impl World {
 
     fn receive_completion(&mut self, at: usize, done: &Completed) {
         let wc = &done.wc;
-        let (shared, host) = (self.qps[at].shared, self.qps[at].host);
-        let list = if shared {
+        let extended = self.qps[at].kind == QpType::XrcRecv;
+        let (shared, host) = (self.qps[at].shared || extended, self.qps[at].host);
+        let list = if extended {
+            &mut self.stations[host.0].extended
+        } else if shared {
             &mut self.stations[host.0].shared
         } else {
             &mut self.qps[at].receives
@@ -338,7 +341,8 @@ impl World {
                     }
                 }
             }
-            AsyncEvent::Srq { kind, .. } => {
+            AsyncEvent::Srq { srq, kind } => {
+                assert_eq!(srq, SRQ);
                 assert_eq!(kind, EventKind::SrqLimitReached);
                 assert_ne!(self.stations[host.0].limit, 0, "the limit was not armed");
                 self.stations[host.0].limit = 0;

@@ -12,7 +12,7 @@ use rocebud_sim::setup::{self, ALL_REMOTE, Link, Side};
 use rocebud_wire::{Gid, Mtu, Psn, QKey, Qpn};
 
 use super::books::{Qp, WORDS};
-use super::world::{CQS, PD, SRQ, TARGET_BYTES, World};
+use super::world::{CQS, DOMAIN, PD, SRQ, TARGET_BYTES, World, XRC_CQ};
 use crate::input::Input;
 
 /// The queue key of every datagram queue pair.
@@ -33,7 +33,7 @@ impl World {
         let qpn = Qpn::new(station.next_qpn);
         station.next_qpn += 1;
         let shape = input.byte();
-        let shared = kind != QpType::Uc && shape & 3 == 3;
+        let shared = matches!(kind, QpType::Rc | QpType::Ud) && shape & 3 == 3;
         // The queue that overruns is rare: what it takes down is not judged closely.
         let cq = |n: u8| CqId(if n == 15 { CQS - 1 } else { u32::from(n & 1) });
         let cqs = [cq(shape >> 4), cq(input.byte() & 15)];
@@ -44,7 +44,7 @@ impl World {
             max_recv_sge: 3,
             max_inline_data: input.pick(&[64, 0, 512]),
         };
-        let init = QpInit {
+        let init = as_its_type(QpInit {
             qp_type: kind,
             pd: PD,
             send_cq: cqs[0],
@@ -53,7 +53,7 @@ impl World {
             xrcd: None,
             cap,
             sq_sig_all: shape & 4 != 0,
-        };
+        });
         let node = &mut self.fabric.host_mut(host).node;
         node.create_qp(qpn, init).expect("a fresh number");
         assert!(node.create_qp(qpn, init).is_err(), "the number is taken");
@@ -76,7 +76,11 @@ impl World {
             host,
             qpn,
             kind: init.qp_type,
-            cqs: [init.send_cq, init.recv_cq],
+            cqs: if init.qp_type == QpType::XrcRecv {
+                [XRC_CQ; 2]
+            } else {
+                [init.send_cq, init.recv_cq]
+            },
             shared: init.srq.is_some(),
             cap: init.cap,
             sig_all: init.sq_sig_all,
@@ -127,7 +131,12 @@ impl World {
     /// Two queue pairs to RTS towards each other, whatever they were before.
     pub(super) fn connect(&mut self, input: &mut Input<'_>, a: usize, b: usize) {
         let kind = self.qps[a].kind;
-        let fit = kind != QpType::Ud && self.qps[b].kind == kind;
+        let fit = match (kind, self.qps[b].kind) {
+            (QpType::XrcSend, QpType::XrcRecv) | (QpType::XrcRecv, QpType::XrcSend) => true,
+            (QpType::Rc, QpType::Rc) | (QpType::Uc, QpType::Uc) => true,
+            _ => false,
+        };
+        let extended = matches!(kind, QpType::XrcSend | QpType::XrcRecv);
         if !fit || !self.qps[a].alive || !self.qps[b].alive {
             return;
         }
@@ -142,7 +151,8 @@ impl World {
             let theirs = qp.peer.is_some_and(|(peer, _)| peer == a || peer == b);
             at != a && at != b && theirs
         };
-        let fair = self.fabric.in_flight() == 0 && !self.qps.iter().enumerate().any(stranger);
+        let fair =
+            !extended && self.fabric.in_flight() == 0 && !self.qps.iter().enumerate().any(stranger);
         let link = Link {
             kind,
             v6: input.byte() & 1 != 0,
@@ -458,6 +468,29 @@ impl World {
                 qp.qpn,
             );
         }
+    }
+}
+
+/// The ends of extended reliable connections have only what belongs to them.
+fn as_its_type(init: QpInit) -> QpInit {
+    match init.qp_type {
+        QpType::XrcSend => QpInit {
+            recv_cq: init.send_cq,
+            cap: QpCap {
+                max_recv_wr: 0,
+                max_recv_sge: 0,
+                ..init.cap
+            },
+            ..init
+        },
+        QpType::XrcRecv => QpInit {
+            send_cq: CqId::NONE,
+            recv_cq: CqId::NONE,
+            xrcd: Some(DOMAIN),
+            cap: QpCap::default(),
+            ..init
+        },
+        _ => init,
     }
 }
 

@@ -10,7 +10,7 @@ use rocebud_wire::{QKey, Qpn};
 use super::books::{Action, Message, Receive, Sent};
 use super::lifecycle::QKEY;
 use super::requests::{Draft, cut, sges};
-use super::world::{PD, SRQ, World};
+use super::world::{PD, SRQ, World, XRC_SRQ};
 use crate::input::Input;
 
 /// Receive requests have this bit in their `wr_id`.
@@ -52,7 +52,10 @@ impl World {
             flags,
             payload: draft.payload.clone(),
             ud,
-            xrc_srqn: 0,
+            xrc_srqn: match self.qps[at].kind {
+                QpType::XrcSend => input.pick(&[XRC_SRQ.0, XRC_SRQ.0, XRC_SRQ.0, SRQ.0, 77]),
+                _ => 0,
+            },
         };
         (draft, wr, to)
     }
@@ -272,7 +275,10 @@ impl World {
         let receive = Receive { wr_id, pieces };
         let (host, qpn, shared) = (self.qps[at].host, self.qps[at].qpn, self.qps[at].shared);
         let now = self.fabric.now();
-        let done = if shared {
+        let extended = self.qps[at].kind == QpType::XrcRecv;
+        let done = if extended {
+            self.fabric.host_mut(host).node.post_srq_recv(XRC_SRQ, wr)
+        } else if shared {
             self.fabric.host_mut(host).node.post_srq_recv(SRQ, wr)
         } else {
             self.qps[at].receives.push_back(receive.clone());
@@ -280,6 +286,12 @@ impl World {
             host.node.post_recv(now, qpn, wr, &mut host.env)
         };
         self.tell(|| format!("receive {qpn} {wr_id:#x} odd {odd} -> {done:?}"));
+        if extended {
+            if done.is_ok() {
+                self.stations[host.0].extended.push_back(receive);
+            }
+            return;
+        }
         match (done, shared) {
             (Ok(()), true) => self.stations[host.0].shared.push_back(receive),
             (Ok(()), false) => {}

@@ -2,7 +2,7 @@
 
 use rocebud_engine::SrqMask;
 use rocebud_fabric::{HostId, Verdict};
-use rocebud_objects::{QpState, QpType, SrqAttr};
+use rocebud_objects::{QpState, QpType, RateLimit, SrqAttr};
 
 use super::net::Fault;
 use super::world::{QPS_MAX, SRQ, World};
@@ -42,7 +42,12 @@ impl World {
                 // Timers of the peer run on.
                 self.qps.iter_mut().for_each(|qp| qp.harmed = true);
             }
-            _ => self.collect(true),
+            _ => match input.below(5) {
+                0 => self.collect(true),
+                1 => self.create_extended(input),
+                2 | 3 => self.limit_rate(input),
+                _ => self.hold_back(input),
+            },
         }
         self.after();
     }
@@ -98,6 +103,49 @@ impl World {
         let host = HostId(input.below(2));
         let kind = input.pick(&[QpType::Rc, QpType::Uc, QpType::Ud]);
         self.create_qp(input, host, kind);
+    }
+
+    /// Both ends of an extended reliable connection. What passes between them is not judged by the
+    /// books of the other end; what holds for any queue pair is.
+    fn create_extended(&mut self, input: &mut Input<'_>) {
+        let host = input.below(2);
+        if self.qps.len() + 2 > QPS_MAX {
+            return;
+        }
+        self.create_qp(input, HostId(host), QpType::XrcSend);
+        let other = HostId((host + input.below(2)) % 2);
+        self.create_qp(input, other, QpType::XrcRecv);
+        let at = self.qps.len() - 2;
+        self.connect(input, at, at + 1);
+    }
+
+    fn limit_rate(&mut self, input: &mut Input<'_>) {
+        let at = self.any(input);
+        let limit = RateLimit {
+            rate_kbps: input.pick(&[0, 1_000_000, 1000, 50, u32::MAX]),
+            max_burst_bytes: input.pick(&[0, 1, 5000, u32::MAX]),
+            typical_packet_bytes: input.half(),
+        };
+        let (host, qpn, now) = (self.qps[at].host, self.qps[at].qpn, self.fabric.now());
+        let state = self.state(at);
+        let fabric = self.fabric.host_mut(host);
+        let done = fabric.node.set_rate_limit(now, qpn, limit, &mut fabric.env);
+        self.tell(|| format!("{qpn} {limit:?} -> {done:?}"));
+        assert!(done.is_err() || state == Some(QpState::Rts), "in {state:?}");
+    }
+
+    /// The world holds a host's packets back, or says of a peer that it has not read what it got.
+    fn hold_back(&mut self, input: &mut Input<'_>) {
+        let host = HostId(input.below(2));
+        let times = input.pick(&[1, 2, 20, 200]);
+        let room = input.byte() & 3 != 0;
+        self.tell(|| format!("h{}: {times} times no room {room}", host.0));
+        let env = &mut self.fabric.host_mut(host).env;
+        if room {
+            env.refuse_room = times;
+        } else {
+            env.behind = times;
+        }
     }
 
     fn shared_queue(&mut self, input: &mut Input<'_>) {

@@ -2,7 +2,9 @@
 
 use rocebud_engine::NodeConfig;
 use rocebud_fabric::{Fabric, HostConfig, HostId, IdRule, Rng, Span, Step, fill, mix};
-use rocebud_objects::{Access, CqId, Instant, PdId, QpState, QpType, SrqAttr, SrqId, SrqInit};
+use rocebud_objects::{
+    Access, CqId, Instant, PdId, QpState, QpType, SrqAttr, SrqId, SrqInit, XrcSrq, XrcdId,
+};
 use rocebud_sim::setup;
 
 use super::books::{Qp, Station};
@@ -13,6 +15,10 @@ pub(super) const PD: PdId = PdId(1);
 /// A second domain, whose keys fit no queue pair.
 pub(super) const OTHER_PD: PdId = PdId(2);
 pub(super) const SRQ: SrqId = SrqId(1);
+/// The shared receive queue of extended reliable connections, its domain, and where it completes.
+pub(super) const XRC_SRQ: SrqId = SrqId(2);
+pub(super) const DOMAIN: XrcdId = XrcdId(1);
+pub(super) const XRC_CQ: CqId = CqId(1);
 /// Completion queues of a host: two that never overrun, and one that does.
 pub(super) const CQS: u32 = 3;
 pub(super) const TINY_CQ: CqId = CqId(2);
@@ -278,6 +284,7 @@ fn station(fabric: &mut Fabric, index: usize, input: &mut Input<'_>) -> Station 
         host,
         next_qpn: ((index as u32 + 1) << 12) + 17,
         shared: std::collections::VecDeque::new(),
+        extended: std::collections::VecDeque::new(),
         limit: 0,
         small_receives: false,
         readonly,
@@ -311,6 +318,15 @@ fn furnish(fabric: &mut Fabric, host: HostId) -> Host {
     };
     let made = host.node.create_srq(SRQ, init);
     made.expect("a shared receive queue");
+    let init = SrqInit {
+        xrc: Some(XrcSrq {
+            xrcd: DOMAIN,
+            cq: XRC_CQ,
+        }),
+        ..init
+    };
+    let made = host.node.create_srq(XRC_SRQ, init);
+    made.expect("a shared receive queue of XRC");
     let memory = &mut host.env.memory;
     let readonly = memory.allocate(TARGET_BYTES, 8);
     fill(READONLY_STREAM, 0, memory.poke(readonly.addr, readonly.len));
