@@ -131,11 +131,13 @@ impl World {
     /// Two queue pairs to RTS towards each other, whatever they were before.
     pub(super) fn connect(&mut self, input: &mut Input<'_>, a: usize, b: usize) {
         let kind = self.qps[a].kind;
-        let fit = match (kind, self.qps[b].kind) {
-            (QpType::XrcSend, QpType::XrcRecv) | (QpType::XrcRecv, QpType::XrcSend) => true,
-            (QpType::Rc, QpType::Rc) | (QpType::Uc, QpType::Uc) => true,
-            _ => false,
-        };
+        let fit = matches!(
+            (kind, self.qps[b].kind),
+            (QpType::XrcSend, QpType::XrcRecv)
+                | (QpType::XrcRecv, QpType::XrcSend)
+                | (QpType::Rc, QpType::Rc)
+                | (QpType::Uc, QpType::Uc)
+        );
         let extended = matches!(kind, QpType::XrcSend | QpType::XrcRecv);
         if !fit || !self.qps[a].alive || !self.qps[b].alive {
             return;
