@@ -38,6 +38,6 @@ pub use config::NodeConfig;
 pub use config::Planted;
 pub use env::{CqOverrun, Env, LocalFault, RemoteFault, Scope};
 pub use node::{Node, RxMeta, Transmit};
-pub use qp::state;
+pub use qp::{Pace, state};
 pub use reasons::Reason;
 pub use srq::SrqMask;

@@ -227,7 +227,8 @@ impl Core {
     }
 
     fn retry_raw(&mut self, shared: &Shared) -> usize {
-        if !self.raw.is_stuck() {
+        let due = self.raw.due().is_some_and(|at| at <= now());
+        if !self.raw.is_stuck() && !due {
             return 0;
         }
         let (raw, node, mut world) = self.split_raw(shared);
@@ -437,7 +438,8 @@ impl Core {
         let retry = waits.then(|| now().0 + STUCK_RETRY_NS);
         let losses = Some(self.losses_due_ns).filter(|at| *at != u64::MAX);
         let timer = self.node.next_timeout().map(|at| at.0);
-        let timer = losses.into_iter().chain(timer).min();
+        let paced = self.raw.due().map(|at| at.0);
+        let timer = losses.into_iter().chain(timer).chain(paced).min();
         [retry, timer, self.dir.due_ns()]
             .into_iter()
             .flatten()

@@ -392,10 +392,7 @@ impl Runtime {
         self.check()?;
         let mut core = lock(&self.core);
         if core.raw.has(qpn) {
-            return Err(Misuse::new(
-                Errno::EOPNOTSUPP,
-                "modify_qp_rate_limit: not of raw packets (see packet_pacing_caps)",
-            ));
+            return self.set_rate_limit_raw(&mut core, qpn, limit);
         }
         let (node, mut world) = core.split(&self.shared);
         node.set_rate_limit(world.now, qpn, limit, &mut world)?;

@@ -191,6 +191,16 @@ static void vlans(struct device *d)
 	end();
 }
 
+/* RESET and up again, with all receives posted. */
+static void start_again(struct end *e)
+{
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RESET };
+	SAME("to RESET", ibv_modify_qp(e->qp, &a, IBV_QP_STATE), 0);
+	SAME("up again", raw_up(e->qp), 0);
+	for (int s = 0; s < SLOTS; s++)
+		post_slot(e, s);
+}
+
 /* What is wrong with one send completes it with this status and flushes the next; RESET heals. */
 static void failing(struct end *e, struct ibv_sge bad_sge, enum ibv_wc_status status, const char *what)
 {
@@ -212,11 +222,7 @@ static void failing(struct end *e, struct ibv_sge bad_sge, enum ibv_wc_status st
 	struct ibv_qp_init_attr i;
 	SAME("query", ibv_query_qp(e->qp, &a, IBV_QP_STATE, &i), 0);
 	SAME("state", a.qp_state, IBV_QPS_ERR);
-	a.qp_state = IBV_QPS_RESET;
-	SAME("to RESET", ibv_modify_qp(e->qp, &a, IBV_QP_STATE), 0);
-	SAME("up again", raw_up(e->qp), 0);
-	for (int s = 0; s < SLOTS; s++)
-		post_slot(e, s);
+	start_again(e);
 }
 
 static void errors(struct device *d)
@@ -317,7 +323,7 @@ static void refusals(struct device *d)
 	SAME("a send in RESET", ibv_post_send(a.qp, &wr, &bad), EINVAL);
 	SAME("a receive in RESET", ibv_post_recv(a.qp, &rwr, &rbad), EINVAL);
 	struct ibv_qp_rate_limit_attr rate = { .rate_limit = 1000 };
-	SAME("a rate", ibv_modify_qp_rate_limit(a.qp, &rate), EOPNOTSUPP);
+	SAME("a rate in RESET", ibv_modify_qp_rate_limit(a.qp, &rate), EINVAL);
 	struct ibv_srq_init_attr s = { .attr = { 4, 1, 0 } };
 	struct ibv_srq *srq = ibv_create_srq(d->pd, &s);
 	struct ibv_qp_init_attr q = { .send_cq = ibv_cq_ex_to_cq(a.cq), .recv_cq = ibv_cq_ex_to_cq(a.cq), .srq = srq,
@@ -508,6 +514,30 @@ static void sleepers(struct device *d)
 	end();
 }
 
+/* No faster than it was told to, by either call; without a limit again after RESET. */
+static void pacing(struct device *d)
+{
+	begin(d);
+	struct ibv_device_attr_ex x;
+	SAME("query_device_ex", ibv_query_device_ex(d->ctx, NULL, &x), 0);
+	SAME("offered", !!(x.packet_pacing_caps.supported_qpts & 1 << IBV_QPT_RAW_PACKET), 1);
+	for (int way = 0; way < 2; way++) {
+		struct ibv_qp_rate_limit_attr r = { .rate_limit = 4000 }; /* half a byte a microsecond */
+		struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTS, .rate_limit = 4000 };
+		SAME("a rate", way ? ibv_modify_qp(sender.qp, &a, IBV_QP_STATE | IBV_QP_RATE_LIMIT)
+				   : ibv_modify_qp_rate_limit(sender.qp, &r), 0);
+		uint64_t start = now_ns();
+		for (uint32_t i = 0; i < 200; i++)
+			send_frame(FRAME(7, i));
+		/* 25,600 bytes are 51.2 ms, less a burst of one RoCE packet. */
+		if (now_ns() - start < 40000000)
+			FAIL("200 frames in %lu us", (unsigned long)(now_ns() - start) / 1000);
+	}
+	start_again(&sender);
+	settle();
+	end();
+}
+
 /* A completion queue that overruns takes the queue pair with it, and says so. */
 static void overrun(struct device *d)
 {
@@ -645,6 +675,7 @@ static const struct test_case CASES[] = {
 	{ "spreading", spreading },
 	{ "spreading_refusals", spreading_refusals },
 	{ "sleepers", sleepers },
+	{ "pacing", pacing },
 	{ "overrun", overrun },
 	{ "removal", removal },
 	{ "left_over", left_over },

@@ -44,7 +44,7 @@ use crate::node::{RxMeta, Transmit};
 use crate::peers::PeerId;
 use crate::ready::Index;
 
-use pace::Pace;
+pub use pace::Pace;
 use parked::Parked;
 use receive::Held;
 use responder::Responder;

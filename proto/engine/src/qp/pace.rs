@@ -8,8 +8,9 @@ use rocebud_objects::{Instant, RateLimit};
 
 use crate::limits::{FRAME_BYTES_MAX, PACE_BURST_NS};
 
+/// How far a sender is ahead of its rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// 0 = no limit.
     rate_kbps: u32,
     burst_bytes: u64,
@@ -18,7 +19,9 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) fn new(limit: RateLimit) -> Self {
+    /// A sender that has sent nothing.
+    #[must_use]
+    pub fn new(limit: RateLimit) -> Self {
         let within_burst = u64::from(limit.rate_kbps) * PACE_BURST_NS / 8_000_000;
         let burst_bytes = match limit.max_burst_bytes {
             0 => within_burst,
@@ -32,12 +35,14 @@ impl Pace {
     }
 
     /// Packets are held back at all.
-    pub(crate) const fn is_on(&self) -> bool {
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
         self.rate_kbps != 0
     }
 
     /// When the next packet may leave, if not now.
-    pub(crate) fn wait(&self, now: Instant) -> Option<Instant> {
+    #[must_use]
+    pub fn wait(&self, now: Instant) -> Option<Instant> {
         if !self.is_on() {
             return None;
         }
@@ -50,7 +55,7 @@ impl Pace {
     }
 
     /// A packet leaves.
-    pub(crate) fn take(&mut self, now: Instant, bytes: u64) {
+    pub fn take(&mut self, now: Instant, bytes: u64) {
         if self.is_on() {
             self.through = self.through.max(now) + self.takes_ns(bytes);
         }

@@ -54,6 +54,7 @@ const S_PKEY: AttrMask = AttrMask::PKEY_INDEX;
 const S_PORT: AttrMask = AttrMask::PORT;
 const S_QKEY: AttrMask = AttrMask::QKEY;
 const S_RETRY: AttrMask = AttrMask::RETRY_CNT;
+const S_RATE: AttrMask = AttrMask::RATE_LIMIT;
 const S_RNR: AttrMask = AttrMask::RNR_RETRY;
 const S_RNR_TIMER: AttrMask = AttrMask::MIN_RNR_TIMER;
 const S_RD: AttrMask = AttrMask::MAX_QP_RD_ATOMIC;
@@ -276,10 +277,10 @@ pub const RAW_MOVES: &[Move] = &[
     mv(Init, Rtr, &[], &[]),
     mv(Rtr, Reset, &[], &[]),
     mv(Rtr, Err, &[], &[]),
-    mv(Rtr, Rts, &[], &[S_CUR]),
+    mv(Rtr, Rts, &[], &[S_CUR, S_RATE]),
     mv(Rts, Reset, &[], &[]),
     mv(Rts, Err, &[], &[]),
-    mv(Rts, Rts, &[], &[S_CUR]),
+    mv(Rts, Rts, &[], &[S_CUR, S_RATE]),
     mv(Rts, Sqd, &[], &[S_SQD_NOTIFY]),
     mv(Sqd, Reset, &[], &[]),
     mv(Sqd, Err, &[], &[]),

@@ -251,6 +251,7 @@ own_entry! {
 /// What a device offers to those who may carry raw packets.
 fn with_raw_packet(attr: ibv_device_attr_ex, device: &DeviceAttr) -> ibv_device_attr_ex {
     const CVLAN_STRIPPING: u32 = 1;
+    let [low, high, types] = attr.packet_pacing_caps;
     ibv_device_attr_ex {
         rss_caps: ibv_rss_caps {
             supported_qpts: 1 << QpType::RawPacket as u32,
@@ -261,6 +262,7 @@ fn with_raw_packet(attr: ibv_device_attr_ex, device: &DeviceAttr) -> ibv_device_
         },
         max_wq_type_rq: device.max_qp,
         raw_packet_caps: CVLAN_STRIPPING,
+        packet_pacing_caps: [low, high, types | 1 << QpType::RawPacket as u32],
         ..attr
     }
 }

@@ -8,7 +8,7 @@ use rocebud_mem::Guard;
 use rocebud_nic::packet::FrameSender;
 use rocebud_objects::flow::{FlowAttr, FlowId};
 use rocebud_objects::{
-    AttrMask, Errno, Misuse, PdId, QpAttr, QpInit, QpState, RecvWr, RxHash, SendWr,
+    AttrMask, Errno, Misuse, PdId, QpAttr, QpInit, QpState, RateLimit, RecvWr, RxHash, SendWr,
 };
 use rocebud_wire::Qpn;
 
@@ -128,6 +128,19 @@ impl Runtime {
         if reset {
             qp.purge();
         }
+        self.progress.rearm(core);
+        Ok(())
+    }
+
+    pub(crate) fn set_rate_limit_raw(
+        &self,
+        core: &mut Core,
+        qpn: Qpn,
+        limit: RateLimit,
+    ) -> Result<(), Misuse> {
+        let (raw, node, mut world) = core.split_raw(&self.shared);
+        raw.qps.get_mut(&qpn).ok_or(NO_QP)?.set_rate_limit(limit)?;
+        raw.transmit(node, &mut world);
         self.progress.rearm(core);
         Ok(())
     }

@@ -20,7 +20,7 @@ use rocebud_ctl::page::QpCount;
 use rocebud_engine::{Env, Node, Reason};
 use rocebud_mem::Guard;
 use rocebud_objects::flow::Headers;
-use rocebud_objects::{AsyncEvent, Counter, CqId, EventKind, QpState, RxHash, Wc};
+use rocebud_objects::{AsyncEvent, Counter, CqId, EventKind, Instant, QpState, RxHash, Wc};
 use rocebud_wire::Qpn;
 
 use crate::cq::Cq;
@@ -76,6 +76,8 @@ pub(crate) struct Raw {
     next_id: u32,
     /// Sends wait for room.
     stuck: bool,
+    /// When the first of those that a rate limit holds back may go.
+    due: Option<Instant>,
     /// Completion queues that overran during the call.
     failed: Vec<CqId>,
     /// All that ever did.
@@ -102,6 +104,11 @@ impl Raw {
         self.stuck
     }
 
+    /// When sends that a rate limit holds back want [`Raw::transmit`].
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
     /// Descriptors that become readable when frames arrive.
     pub(crate) fn poll_fds(&self) -> impl Iterator<Item = i32> + '_ {
         self.ports.values().filter_map(Port::receive_fd)
@@ -116,6 +123,7 @@ impl Raw {
     pub(crate) fn drop_sockets(&mut self) {
         self.ports.clear();
         self.stuck = false;
+        self.due = None;
     }
 
     /// Takes in frames, a bounded number of each interface.
@@ -167,6 +175,7 @@ impl Raw {
     /// Sends what waits, as far as there is room now. Returns frames.
     pub(crate) fn transmit(&mut self, node: &mut Node, world: &mut World<'_>) -> usize {
         self.stuck = false;
+        self.due = None;
         let mut sent = 0;
         let _guard = Guard::new();
         for qp in self.qps.values_mut().filter(|qp| qp.wants_send()) {
@@ -176,6 +185,7 @@ impl Raw {
             let done = send::send(qp, port, &mut self.failed, world);
             sent += done.frames;
             self.stuck |= done.stuck;
+            self.due = self.due.into_iter().chain(done.due).min();
         }
         self.settle(node, world);
         sent

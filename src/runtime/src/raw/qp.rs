@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use rocebud_engine::state::{duties, find_move};
-use rocebud_engine::{Env, Reason};
+use rocebud_engine::{Env, Pace, Reason};
 use rocebud_objects::{
     AsyncEvent, AttrMask, Counter, CqId, Errno, EventKind, Misuse, Note, NoteKind, Payload, QpAttr,
-    QpInit, QpState, QpType, RecvWr, RxHash, SendFlags, SendOp, SendWr, Wc, WcOpcode,
+    QpInit, QpState, QpType, RateLimit, RecvWr, RxHash, SendFlags, SendOp, SendWr, Wc, WcOpcode,
 };
 use rocebud_wire::{Psn, Qpn};
 
@@ -31,6 +31,7 @@ pub(super) struct RawQp {
     pub(super) init: QpInit,
     pub(super) state: QpState,
     pub(super) receives: Receives,
+    pub(super) pace: Pace,
     port_num: u8,
     sq: VecDeque<SendWr>,
 }
@@ -48,6 +49,7 @@ impl RawQp {
             init,
             state: QpState::Reset,
             receives,
+            pace: Pace::default(),
             port_num: 0,
             sq: VecDeque::new(),
         }
@@ -88,6 +90,12 @@ impl RawQp {
             _ => {
                 if mask.contains(AttrMask::PORT) {
                     self.port_num = attr.port_num;
+                }
+                if mask.contains(AttrMask::RATE_LIMIT) {
+                    self.pace = Pace::new(RateLimit {
+                        rate_kbps: attr.rate_limit,
+                        ..RateLimit::default()
+                    });
                 }
                 let drains = to == QpState::Sqd && self.state == QpState::Rts;
                 self.set_state(to, world);
@@ -139,6 +147,17 @@ impl RawQp {
         Ok(to)
     }
 
+    /// `ibv_modify_qp_rate_limit`: until RESET.
+    pub(super) fn set_rate_limit(&mut self, limit: RateLimit) -> Result<(), Misuse> {
+        if self.state != QpState::Rts {
+            return Err(Misuse::invalid(
+                "modify_qp_rate_limit: the queue pair is not in RTS",
+            ));
+        }
+        self.pace = Pace::new(limit);
+        Ok(())
+    }
+
     pub(super) fn query(&self) -> (QpAttr, QpInit) {
         let attr = QpAttr {
             qp_state: self.state,
@@ -151,6 +170,7 @@ impl RawQp {
     }
 
     fn reset(&mut self, world: &mut World<'_>) {
+        self.pace = Pace::default();
         self.sq.clear();
         if let Receives::Own(queue) = &mut self.receives {
             queue.clear();

@@ -2,7 +2,7 @@
 
 use rocebud_ctl::page::QpCount;
 use rocebud_engine::{Env, LocalFault, Reason};
-use rocebud_objects::{Counter, CqId, Errno, Payload, PdId};
+use rocebud_objects::{Counter, CqId, Errno, Instant, Payload, PdId};
 
 use super::port::Port;
 use super::qp::RawQp;
@@ -20,6 +20,8 @@ pub(super) struct Done {
     pub(super) frames: usize,
     /// The interface had no room for the rest.
     pub(super) stuck: bool,
+    /// When the rate limit lets the next one go.
+    pub(super) due: Option<Instant>,
 }
 
 /// Sends until the queue is empty or the interface full. A request that cannot be sent completes
@@ -32,6 +34,10 @@ pub(super) fn send(
 ) -> Done {
     let mut done = Done::default();
     while qp.wants_send() {
+        done.due = qp.pace.wait(world.now);
+        if done.due.is_some() {
+            break;
+        }
         let bad = gather(qp, port, world);
         let frames = port.staged();
         if frames.is_empty() {
@@ -59,6 +65,8 @@ pub(super) fn send(
         done.frames += sent;
         for _ in 0..sent {
             world.add_to_qp(qp.qpn, QpCount::SentPkts);
+            let bytes = qp.sends().next().map_or(0, |wr| wr.payload.len());
+            qp.pace.take(world.now, bytes);
             qp.complete_send(failed, world);
         }
     }
@@ -72,7 +80,8 @@ const EMSGSIZE: Errno = Errno(90);
 /// cannot be.
 fn gather(qp: &RawQp, port: &mut Port, world: &mut World<'_>) -> Option<Reason> {
     port.unstage();
-    for wr in qp.sends().take(BATCH) {
+    let batch = if qp.pace.is_on() { 1 } else { BATCH };
+    for wr in qp.sends().take(batch) {
         let len = wr.payload.len();
         let Some(len) = usize::try_from(len).ok().filter(|_| len <= FRAME_BYTES_MAX) else {
             return Some(Reason::FrameLength);
