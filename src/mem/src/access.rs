@@ -16,6 +16,8 @@ pub enum Mode {
 thread_local! {
     /// Way of this thread while a `Guard` lives.
     static HERE: Cell<Option<Mode>> = const { Cell::new(None) };
+    /// Guards that live in this thread.
+    static GUARDS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// How accesses of threads that do not block SIGSEGV or SIGBUS are guarded now.
@@ -28,11 +30,11 @@ pub fn mode() -> Mode {
 }
 
 /// While it lives, accesses of this thread skip the look at the thread's signal mask (one system
-/// call each): take one per batch. The mask must not change meanwhile. Guards may nest.
+/// call each): take one per batch. The mask must not change meanwhile. Guards may overlap and end in
+/// any order.
 #[derive(Debug)]
 pub struct Guard {
     mode: Mode,
-    outer: Option<Mode>,
     /// It speaks of one thread, so it must stay there.
     _here: PhantomData<*const ()>,
 }
@@ -40,12 +42,11 @@ pub struct Guard {
 impl Guard {
     /// Looks at the signal mask of this thread once.
     pub fn new() -> Self {
-        let outer = HERE.get();
-        let mode = outer.unwrap_or_else(look);
+        let mode = here();
         HERE.set(Some(mode));
+        GUARDS.set(GUARDS.get() + 1);
         Self {
             mode,
-            outer,
             _here: PhantomData,
         }
     }
@@ -64,7 +65,11 @@ impl Default for Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        HERE.set(self.outer);
+        let left = GUARDS.get().saturating_sub(1);
+        GUARDS.set(left);
+        if left == 0 {
+            HERE.set(None);
+        }
     }
 }
 

@@ -274,6 +274,19 @@ fn a_probe_brings_pages_in_and_keeps_their_contents() {
 }
 
 #[test]
+fn guards_end_in_any_order() {
+    install().expect("handlers");
+    let first = Guard::new();
+    let second = Guard::new();
+    drop(first);
+    drop(second);
+    block_faults(true);
+    let mode = Guard::new().mode();
+    block_faults(false);
+    assert_eq!(mode, Mode::ProcessVm, "no guard lives: looked at anew");
+}
+
+#[test]
 fn guards_nest_and_end() {
     install().expect("handlers");
     {

@@ -1,5 +1,9 @@
 //! The system calls of the links: everything unsafe of this crate is here.
 //!
+//! Messages go by plain system calls, not by the C library's functions: those are cancellation
+//! points, which shows in a poll in vain, and a thread that was cancelled in one
+//! would take the engine's lock with it.
+//!
 //! Proof: the round-trip tests pass under AddressSanitizer; every length given to the
 //! kernel is taken from the slice or array that the pointer came from, in the same function.
 #![allow(unsafe_code)]
@@ -217,7 +221,13 @@ pub(crate) fn send_many(
         1 => unsafe { send_one(fd, first) },
         // SAFETY: as above, for the first `n` headers.
         _ => unsafe {
-            libc::sendmmsg(fd.as_raw_fd(), first, n as u32, libc::MSG_DONTWAIT as _) as isize
+            libc::syscall(
+                libc::SYS_sendmmsg,
+                fd.as_raw_fd(),
+                first,
+                n,
+                libc::MSG_DONTWAIT,
+            ) as isize
         },
     };
     match rc {
@@ -235,7 +245,7 @@ unsafe fn send_one(fd: BorrowedFd<'_>, msg: *const libc::mmsghdr) -> isize {
     // SAFETY: `msg` is valid by contract, and so is its first field.
     let hdr = unsafe { &raw const (*msg).msg_hdr };
     // SAFETY: by contract.
-    unsafe { libc::sendmsg(fd.as_raw_fd(), hdr, libc::MSG_DONTWAIT) }
+    unsafe { libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), hdr, libc::MSG_DONTWAIT) as isize }
 }
 
 /// Receives as many messages as there are, at most as many as there are buffers and arrivals;
@@ -269,21 +279,27 @@ pub(crate) fn receive_many(
         msg.msg_hdr.msg_controllen = CONTROL_MAX as _;
     }
     let first = msgs.as_mut_ptr().cast::<libc::mmsghdr>();
-    // SAFETY: the first `n` headers were written above; each points into a buffer and an arrival
-    // that are borrowed mutably and distinct, with their true lengths.
-    let rc = unsafe {
-        libc::recvmmsg(
-            fd.as_raw_fd(),
-            first,
-            n as u32,
-            libc::MSG_DONTWAIT as _,
-            ptr::null_mut(),
-        )
+    let rc = match n {
+        0 => return Ok(0),
+        // SAFETY: the first header was written above; it points into a buffer and an arrival that
+        // are borrowed mutably and distinct, with their true lengths.
+        1 => unsafe { receive_one(fd, first) },
+        // SAFETY: as above, for the first `n` headers.
+        _ => unsafe {
+            libc::syscall(
+                libc::SYS_recvmmsg,
+                fd.as_raw_fd(),
+                first,
+                n,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut::<libc::timespec>(),
+            ) as isize
+        },
     };
     if rc < 0 {
         return Err(last_errno());
     }
-    let got = (rc.unsigned_abs() as usize).min(n);
+    let got = rc.unsigned_abs().min(n);
     for (msg, arrival) in msgs.iter().zip(arrivals.iter_mut()).take(got) {
         // SAFETY: the first `n >= got` headers were written above.
         let msg = unsafe { msg.assume_init_ref() };
@@ -295,6 +311,23 @@ pub(crate) fn receive_many(
         arrival.control_len = control_len.min(CONTROL_MAX);
     }
     Ok(got)
+}
+
+/// One `recvmsg`, a little cheaper than a `recvmmsg` of one, with the same result.
+///
+/// # Safety
+/// `msg` points to a header whose pointers are valid for writing.
+unsafe fn receive_one(fd: BorrowedFd<'_>, msg: *mut libc::mmsghdr) -> isize {
+    // SAFETY: `msg` is valid by contract, and so is its first field.
+    let hdr = unsafe { &raw mut (*msg).msg_hdr };
+    // SAFETY: by contract.
+    let len = unsafe { libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), hdr, libc::MSG_DONTWAIT) };
+    if len < 0 {
+        return -1;
+    }
+    // SAFETY: `msg` is valid by contract.
+    unsafe { (*msg).msg_len = u32::try_from(len).unwrap_or(u32::MAX) };
+    1
 }
 
 /// A header without name, payload and control messages.

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use rocebud_ctl::forward::{self, Outbox};
 use rocebud_ctl::{PageSet, SlotGrant};
 use rocebud_engine::{Node, NodeConfig};
-use rocebud_mem::Guard;
 use rocebud_nic::udp::{SlotSockets, UdpLink};
 use rocebud_nic::{PacketIo, RxFrame};
 use rocebud_objects::{Counter, Instant};
@@ -167,6 +166,7 @@ impl Core {
             dir: &self.dir,
             flow: &mut self.flow,
             now: now(),
+            guard: None,
         };
         (&mut self.node, world)
     }
@@ -182,43 +182,45 @@ impl Core {
             dir: &self.dir,
             flow: &mut self.flow,
             now: now(),
+            guard: None,
         };
         (&mut self.raw, &mut self.node, world)
     }
 
     /// Receives, runs timers that are due, sends: a bounded amount of each. With `enough` after
-    /// receiving, the rest is left to the next turn.
-    pub(crate) fn turn(&mut self, shared: &Shared, enough: impl FnOnce() -> bool) -> Turn {
+    /// receiving, the rest is left to the next turn. `at` = now, read by the caller with the lock
+    /// held: in a poll in vain the clock is a part that shows.
+    pub(crate) fn turn(
+        &mut self,
+        shared: &Shared,
+        at: Instant,
+        enough: impl FnOnce() -> bool,
+    ) -> Turn {
         self.hooks.attend(shared.pages.control());
-        if let Some(due_ns) = self.dir.due_ns() {
-            let now_ns = now().0;
-            if due_ns <= now_ns {
-                self.dir.fire_due(now_ns);
-            }
+        if self.dir.due_ns().is_some_and(|due_ns| due_ns <= at.0) {
+            self.dir.fire_due(at.0);
         }
-        let mut guard = None;
-        let mut received = self.receive(shared, &mut guard) + self.receive_raw(shared, &mut guard);
+        let mut received = self.receive(shared, at) + self.receive_raw(shared);
         if received != 0 && enough() {
             return Turn { received, sent: 0 };
         }
-        let due = |node: &Node| node.next_timeout().is_some_and(|at| at <= now());
-        if due(&self.node) {
-            received += self.drain(shared, &mut guard);
-            guard.get_or_insert_with(Guard::new);
+        let at = if received == 0 { at } else { now() };
+        if self.node.next_timeout().is_some_and(|due| due <= at) {
+            received += self.drain(shared);
             let (node, mut world) = self.split(shared);
             node.on_timeout(world.now, &mut world);
         }
         self.posts = 0;
-        let sent = self.transmit_guarded(shared, &mut guard) + self.retry_raw(shared);
+        let sent = self.transmit(shared) + self.retry_raw(shared);
         Turn { received, sent }
     }
 
-    fn receive_raw(&mut self, shared: &Shared, guard: &mut Option<Guard>) -> usize {
+    fn receive_raw(&mut self, shared: &Shared) -> usize {
         if self.raw.is_empty() {
             return 0;
         }
         let (raw, node, mut world) = self.split_raw(shared);
-        let received = raw.receive(node, guard, &mut world);
+        let received = raw.receive(node, &mut world);
         if received != 0 {
             let due = world.now.0 + LOSSES_KNOWN_NS;
             self.losses_due_ns = self.losses_due_ns.min(due);
@@ -237,13 +239,13 @@ impl Core {
 
     /// Reads whatever waits, before a timer acts: we may have been descheduled, and it may be the
     /// very answer whose absence the timer would punish.
-    fn drain(&mut self, shared: &Shared, guard: &mut Option<Guard>) -> usize {
+    fn drain(&mut self, shared: &Shared) -> usize {
         let mut received = 0;
         for _ in 0..DRAIN_ROUNDS_MAX {
             if let Some(link) = &mut self.link {
                 link.look_everywhere();
             }
-            let more = self.receive(shared, guard) + self.receive_forwarded(shared);
+            let more = self.receive(shared, now()) + self.receive_forwarded(shared);
             received += more;
             if more == 0 {
                 break;
@@ -265,21 +267,17 @@ impl Core {
 
     /// Sends what the engine has, a bounded amount.
     pub(crate) fn transmit(&mut self, shared: &Shared) -> usize {
-        self.transmit_guarded(shared, &mut None)
-    }
-
-    fn transmit_guarded(&mut self, shared: &Shared, guard: &mut Option<Guard>) -> usize {
         self.node.retry_held();
         if !self.node.wants_transmit() && !self.tx.is_stuck() {
             return 0;
         }
-        guard.get_or_insert_with(Guard::new);
         let mut world = World {
             keys: &shared.keys,
             pages: &shared.pages,
             dir: &self.dir,
             flow: &mut self.flow,
             now: now(),
+            guard: None,
         };
         match &mut self.link {
             Some(link) => self
@@ -292,7 +290,7 @@ impl Core {
         }
     }
 
-    fn receive(&mut self, shared: &Shared, guard: &mut Option<Guard>) -> usize {
+    fn receive(&mut self, shared: &Shared, at: Instant) -> usize {
         let Some(link) = &mut self.link else {
             return 0;
         };
@@ -301,7 +299,8 @@ impl Core {
             pages: &shared.pages,
             dir: &self.dir,
             flow: &mut self.flow,
-            now: now(),
+            now: at,
+            guard: None,
         };
         let mut rx = Rx {
             node: &mut self.node,
@@ -310,10 +309,7 @@ impl Core {
             outbox: Some(&mut self.outbox),
         };
         let received = link
-            .recv(RX_BATCHES, &mut |frame| {
-                guard.get_or_insert_with(Guard::new);
-                rx.frame(&frame, &mut world);
-            })
+            .recv(RX_BATCHES, &mut |frame| rx.frame(&frame, &mut world))
             .unwrap_or(0);
         if received != 0 {
             world.flow.enter_read();
@@ -386,13 +382,13 @@ impl Core {
         if self.forward_buf.is_empty() {
             self.forward_buf.resize(forward::MESSAGE_BYTES_MAX, 0);
         }
-        let _guard = Guard::new();
         let mut world = World {
             keys: &shared.keys,
             pages: &shared.pages,
             dir: &self.dir,
             flow: &mut self.flow,
             now: now(),
+            guard: None,
         };
         let mut rx = Rx {
             node: &mut self.node,

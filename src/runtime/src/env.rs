@@ -8,6 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use rocebud_ctl::PageSet;
 use rocebud_ctl::page::{QpCount, QpRecord};
 use rocebud_engine::{CqOverrun, Env, LocalFault, RemoteFault, Scope};
+use rocebud_mem::Guard;
 use rocebud_objects::{
     Access, AsyncEvent, AtomicOp, BindFault, Counter, CqId, FlushPlacement, Instant,
     InvalidateFault, MwBind, Note, NoteKind, PdId, QpState, SrqId, Wc,
@@ -108,9 +109,17 @@ pub(crate) struct World<'a> {
     pub(crate) dir: &'a Directory,
     pub(crate) flow: &'a mut Flow,
     pub(crate) now: Instant,
+    /// Made by the first access to memory: it costs a system call, and inline data, ACKs and polls
+    /// in vain touch none.
+    pub(crate) guard: Option<Guard>,
 }
 
 impl World<'_> {
+    #[inline]
+    fn guard(&mut self) {
+        self.guard.get_or_insert_with(Guard::new);
+    }
+
     /// Counters are written by the holder of the engine's lock alone, so no locked instruction is
     /// needed.
     #[inline]
@@ -161,6 +170,7 @@ impl Env for World<'_> {
         addr: u64,
         dst: &mut [u8],
     ) -> Result<(), LocalFault> {
+        self.guard();
         let len = dst.len() as u64;
         self.keys.local(pd, lkey, addr, len, false, |at| match at {
             Spot::At(at) => rocebud_mem::copy_in(dst, at).map_err(|_| LocalFault::Page),
@@ -178,6 +188,7 @@ impl Env for World<'_> {
         addr: u64,
         src: &[u8],
     ) -> Result<(), LocalFault> {
+        self.guard();
         let len = src.len() as u64;
         self.keys.local(pd, lkey, addr, len, true, |at| match at {
             Spot::At(at) => rocebud_mem::copy_out(at, src).map_err(|_| LocalFault::Page),
@@ -192,6 +203,7 @@ impl Env for World<'_> {
         va: u64,
         dst: &mut [u8],
     ) -> Result<(), RemoteFault> {
+        self.guard();
         let len = dst.len() as u64;
         let need = Access::REMOTE_READ;
         self.keys.remote(scope, rkey, va, len, need, |at| {
@@ -206,6 +218,7 @@ impl Env for World<'_> {
         va: u64,
         src: &[u8],
     ) -> Result<(), RemoteFault> {
+        self.guard();
         let len = src.len() as u64;
         let need = Access::REMOTE_WRITE;
         self.keys.remote(scope, rkey, va, len, need, |at| {
@@ -220,6 +233,7 @@ impl Env for World<'_> {
         va: u64,
         op: AtomicOp,
     ) -> Result<u64, RemoteFault> {
+        self.guard();
         let need = Access::REMOTE_ATOMIC;
         self.keys.remote(scope, rkey, va, 8, need, |at| {
             match op {
@@ -239,6 +253,7 @@ impl Env for World<'_> {
         va: u64,
         value: [u8; 8],
     ) -> Result<(), RemoteFault> {
+        self.guard();
         let need = Access::REMOTE_WRITE;
         self.keys.remote(scope, rkey, va, 8, need, |at| {
             rocebud_mem::store_u64(at, u64::from_ne_bytes(value))
@@ -256,6 +271,7 @@ impl Env for World<'_> {
         whole_region: bool,
         placement: u8,
     ) -> Result<(), RemoteFault> {
+        self.guard();
         let persistent = placement & FlushPlacement::PERSISTENT != 0;
         let need = FlushPlacement(placement).needs();
         let act = |addr: u64, len: u64| {

@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::core::Core;
+use crate::core::{Core, now};
 use crate::crowd::{Crowd, Manner, SLEEP_NS};
 use crate::log::{self, Level};
 use crate::runtime::{Runtime, Sockets};
@@ -396,7 +396,7 @@ impl<'a> Thread<'a> {
         let mut core = lock(&self.runtime.core);
         sys::take(self.progress.timer.as_fd());
         self.progress.armed_ns.store(NEVER, Ordering::Relaxed);
-        core.turn(&self.runtime.shared, || false);
+        core.turn(&self.runtime.shared, now(), || false);
         self.runtime.kick(&mut core);
         drop(core);
         self.progress.rouse();
@@ -407,7 +407,7 @@ impl<'a> Thread<'a> {
         let mut received = 0;
         loop {
             let mut core = lock(&self.runtime.core);
-            let turn = core.turn(&self.runtime.shared, || false);
+            let turn = core.turn(&self.runtime.shared, now(), || false);
             self.progress.rearm(&core);
             let more = core.has_more();
             drop(core);

@@ -14,10 +14,10 @@ use rocebud_ctl::cm::{CmAnswer, CmRequest};
 use rocebud_ctl::fds;
 use rocebud_ctl::page::Fact;
 use rocebud_ctl::{Client, CtlError, DeviceInfo, DeviceList, Notice};
-use rocebud_objects::{AttrMask, Counter, Errno, Misuse, Path, PdId, QpAttr, QpState};
+use rocebud_objects::{AttrMask, Counter, Errno, Instant, Misuse, Path, PdId, QpAttr, QpState};
 
 use crate::context::{ContextShared, Element, QpShared};
-use crate::core::{Core, Shared};
+use crate::core::{Core, Shared, now};
 use crate::cq::Cq;
 use crate::keys::{KeyTable, Region};
 use crate::log::{self, Level};
@@ -468,9 +468,11 @@ impl Runtime {
     #[inline]
     pub(crate) fn progress_for_poll(&self, cq: &Cq) {
         let progress = &self.progress;
+        let core = try_lock(&self.core);
+        // Read behind the lock: the engine's time never goes back.
         let now = sys::monotonic_ns();
         progress.polled_in_vain(now);
-        let Some(mut core) = try_lock(&self.core) else {
+        let Some(mut core) = core else {
             // Who holds it does our work, unless it was descheduled.
             if self.yields && progress.give_way(now) {
                 sys::yield_now();
@@ -480,7 +482,9 @@ impl Runtime {
         // What the program waits for comes before what its peer waits for: it will most likely
         // send something in a moment, and our ACK can ride along. If it does not, the thread that
         // watches will.
-        let turn = core.turn(&self.shared, || cq.has_entries() && progress.is_watching());
+        let turn = core.turn(&self.shared, Instant(now), || {
+            cq.has_entries() && progress.is_watching()
+        });
         progress.rearm(&core);
         drop(core);
         if turn.received != 0 {
@@ -493,7 +497,7 @@ impl Runtime {
     /// Runs the engine a little before a thread goes to sleep.
     pub(crate) fn progress_for_sleep(&self) {
         let mut core = lock(&self.core);
-        core.turn(&self.shared, || false);
+        core.turn(&self.shared, now(), || false);
         self.kick(&mut core);
     }
 

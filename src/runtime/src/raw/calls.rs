@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocebud_ctl::{DeviceInfo, fds};
-use rocebud_mem::Guard;
 use rocebud_nic::packet::FrameSender;
 use rocebud_objects::flow::{FlowAttr, FlowId};
 use rocebud_objects::{
@@ -189,8 +188,6 @@ impl Runtime {
         qpn: Qpn,
         wrs: impl IntoIterator<Item = Result<RecvWr, Misuse>>,
     ) -> Result<(), PostError> {
-        // A frame may wait for the receive.
-        let _guard = Guard::new();
         let (raw, node, mut world) = core.split_raw(&self.shared);
         let Raw { qps, failed, .. } = raw;
         let done = wrs.into_iter().enumerate().try_for_each(|(posted, wr)| {
@@ -335,7 +332,6 @@ impl Runtime {
         wrs: impl IntoIterator<Item = Result<RecvWr, Misuse>>,
     ) -> Result<(), PostError> {
         let mut core = lock(&self.core);
-        let _guard = Guard::new();
         let (raw, node, mut world) = core.split_raw(&self.shared);
         let Raw { wqs, failed, .. } = raw;
         let done = wrs.into_iter().enumerate().try_for_each(|(posted, wr)| {

@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rocebud_ctl::page::QpCount;
 use rocebud_engine::{Env, Node, Reason};
-use rocebud_mem::Guard;
 use rocebud_objects::flow::Headers;
 use rocebud_objects::{AsyncEvent, Counter, CqId, EventKind, Instant, QpState, RxHash, Wc};
 use rocebud_wire::Qpn;
@@ -127,12 +126,7 @@ impl Raw {
     }
 
     /// Takes in frames, a bounded number of each interface.
-    pub(crate) fn receive(
-        &mut self,
-        node: &mut Node,
-        guard: &mut Option<Guard>,
-        world: &mut World<'_>,
-    ) -> usize {
+    pub(crate) fn receive(&mut self, node: &mut Node, world: &mut World<'_>) -> usize {
         let Self {
             ports,
             qps,
@@ -159,7 +153,6 @@ impl Raw {
                 let comes_back = !frame.outgoing
                     || !loopback && (headers.is_multicast() || headers.dst_mac == own);
                 let hits = steering.find(*ifindex, &headers, comes_back);
-                guard.get_or_insert_with(Guard::new);
                 targets.deliver(&hits, frame.data, &headers, world);
             });
         }
@@ -177,7 +170,6 @@ impl Raw {
         self.stuck = false;
         self.due = None;
         let mut sent = 0;
-        let _guard = Guard::new();
         for qp in self.qps.values_mut().filter(|qp| qp.wants_send()) {
             let Some(port) = self.ports.get_mut(&qp.ifindex) else {
                 continue;
