@@ -182,6 +182,7 @@ fn overview(report: &StatusReport, processes: &[Process]) -> String {
     }
     counters(&mut text, "Slot 0 (the daemon's own)", &report.counters, 0);
     slots(&mut text, report);
+    connections(&mut text, report);
     for process in processes {
         text.push('\n');
         process_text(&mut text, process);
@@ -190,6 +191,28 @@ fn overview(report: &StatusReport, processes: &[Process]) -> String {
         text.push_str("\nNo process uses verbs now.\n");
     }
     text
+}
+
+fn connections(text: &mut String, report: &StatusReport) {
+    let has = &report.connections;
+    counters(text, "Connection manager", &has.counters, 0);
+    if has.identifiers == 0 && has.connections == 0 {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "Connections: {}, of {} identifiers",
+        has.connections, has.identifiers
+    );
+    for listener in &has.listeners {
+        let owner = report.processes.iter().find(|p| p.key == listener.process);
+        let owner = owner.map_or_else(String::new, |p| format!(" ({}, {})", p.pid, p.command));
+        let _ = writeln!(
+            text,
+            "  {} {} is listened on{owner}",
+            listener.space, listener.address
+        );
+    }
 }
 
 fn slots(text: &mut String, report: &StatusReport) {

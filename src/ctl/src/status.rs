@@ -27,8 +27,34 @@ pub struct StatusReport {
     pub processes: Vec<ProcessStatus>,
     /// Counters of the daemon's own slot 0, those that are not 0.
     pub counters: Vec<(String, u64)>,
+    /// Connections that were made through the connection manager.
+    pub connections: ConnectionsStatus,
     /// Things worth knowing, as sentences ("IPv6 is off in this namespace …").
     pub remarks: Vec<String>,
+}
+
+/// What the connection manager has.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ConnectionsStatus {
+    /// Identifiers of programs (`rdma_cm_id`).
+    pub identifiers: usize,
+    /// Connections and questions, those in time-wait too.
+    pub connections: usize,
+    /// Who offers what, the first of them.
+    pub listeners: Vec<ListenerStatus>,
+    /// Its counters, those that are not 0.
+    pub counters: Vec<(String, u64)>,
+}
+
+/// A service that is offered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ListenerStatus {
+    /// [`ProcessStatus::key`] of the process.
+    pub process: u64,
+    /// Port space: `TCP`, `UDP`, `IB` or `IPOIB`.
+    pub space: String,
+    /// Address and port.
+    pub address: String,
 }
 
 /// A slot.

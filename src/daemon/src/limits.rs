@@ -73,3 +73,6 @@ pub(crate) const REOFFER_GRACE: Duration = Duration::from_secs(1);
 
 /// Services remembered for it.
 pub(crate) const WITHDRAWN_MAX: usize = 4096;
+
+/// Listeners in a status report, which is one message.
+pub(crate) const LISTENERS_SHOWN_MAX: usize = 256;

@@ -352,6 +352,7 @@ impl Server {
             slots: self.slots.list(now).map(slot).collect(),
             processes: living.chain(self.graveyard.statuses(now)).collect(),
             counters: self.slot0.counters(),
+            connections: self.cm.status(),
             remarks,
         }
     }

@@ -50,6 +50,20 @@ impl Status {
         }
     }
 
+    /// Addresses with ports that rdma_cm programs listen on.
+    pub fn listeners(&self) -> Vec<&str> {
+        let all = self.0["daemon"]["connections"]["listeners"].as_array();
+        let addresses = all.into_iter().flatten().map(|l| l["address"].as_str());
+        addresses.flatten().collect()
+    }
+
+    /// Identifiers of rdma_cm programs, and connections (those in time-wait too).
+    pub fn connections(&self) -> (u64, u64) {
+        let has = &self.0["daemon"]["connections"];
+        let number = |name| has[name].as_u64().unwrap_or(u64::MAX);
+        (number("identifiers"), number("connections"))
+    }
+
     /// Milliseconds of time-wait left, of each slot that rests.
     pub fn time_waits(&self) -> Vec<u64> {
         let slots = self.0["daemon"]["slots"].as_array();

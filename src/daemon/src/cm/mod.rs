@@ -20,11 +20,12 @@ use rocebud_cm::ip::service_id;
 use rocebud_cm::{Config, ConnId, Ends, ListenerId, MAD_LEN, Manager, Transmit};
 use rocebud_ctl::DeviceInfo;
 use rocebud_ctl::cm::{CmDetails, CmEvent};
+use rocebud_ctl::status::{ConnectionsStatus, ListenerStatus};
 use rocebud_objects::Instant;
 use rocebud_wire::Gid;
 
 use crate::devices::Now;
-use crate::limits::{REOFFER_GRACE, WITHDRAWN_MAX};
+use crate::limits::{LISTENERS_SHOWN_MAX, REOFFER_GRACE, WITHDRAWN_MAX};
 use crate::picture::Picture;
 use events::Channels;
 use id::{Id, State};
@@ -194,6 +195,26 @@ impl Cm {
         }
     }
 
+    /// For `rocebud status`.
+    pub(crate) fn status(&self) -> ConnectionsStatus {
+        let listener = |number: &u32| {
+            let id = self.ids.get(number)?;
+            Some(ListenerStatus {
+                process: id.client,
+                space: format!("{:?}", id.space).to_uppercase(),
+                address: id.source.socket_addr().to_string(),
+            })
+        };
+        let listeners = self.listeners.values().filter_map(listener);
+        let counters = self.manager.counters().iter().filter(|(_, n)| *n > 0);
+        ConnectionsStatus {
+            identifiers: self.ids.len(),
+            connections: self.manager.connections(),
+            listeners: listeners.take(LISTENERS_SHOWN_MAX).collect(),
+            counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
+        }
+    }
+
     /// Queues an event of an identifier.
     fn push(&mut self, id: u32, kind: u32, status: i32, details: CmDetails) {
         let Some(channel) = self.ids.get(&id).map(|id| id.channel) else {
@@ -270,3 +291,6 @@ fn random() -> u32 {
     let _ = getrandom::fill(&mut bytes);
     u32::from_ne_bytes(bytes)
 }
+
+#[cfg(test)]
+mod tests;
