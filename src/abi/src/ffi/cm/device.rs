@@ -19,6 +19,9 @@ struct Opened {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
+    /// READs and atomics that a queue pair answers and issues at a time: asked for once, as asking
+    /// a device about itself is slow where raw packets are allowed.
+    depths: (u8, u8),
 }
 // SAFETY: verbs objects may be used on any thread, and nobody closes these.
 unsafe impl Send for Opened {}
@@ -55,6 +58,7 @@ fn contexts() -> Outcome<Vec<*mut ibv_context>> {
                     context,
                     pd: core::ptr::null_mut(),
                     xrcd: core::ptr::null_mut(),
+                    depths: ask_depths(context),
                 });
                 context
             }
@@ -117,14 +121,18 @@ pub(super) fn xrcd(context: *mut ibv_context) -> Outcome<*mut ibv_xrcd> {
     })
 }
 
-/// Most RDMA READs and atomics that a device's queue pair answers and issues at a time.
-pub(super) fn depths(context: *mut ibv_context) -> (u8, u8) {
+fn ask_depths(context: *mut ibv_context) -> (u8, u8) {
     let Some(context) = ours(context) else {
         return (0, 0);
     };
     let attr = context.verbs.query_device();
     let cut = |n: u32| u8::try_from(n).unwrap_or(u8::MAX);
     (cut(attr.max_qp_rd_atom), cut(attr.max_qp_init_rd_atom))
+}
+
+/// Most RDMA READs and atomics that a queue pair of a device answers and issues at a time.
+pub(super) fn depths(context: *mut ibv_context) -> (u8, u8) {
+    with(context, |one| Ok(one.depths)).unwrap_or_else(|_| ask_depths(context))
 }
 
 /// `rdma_get_devices`: a NULL-terminated array of open contexts, of our devices.
