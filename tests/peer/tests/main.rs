@@ -5,6 +5,7 @@
 
 mod alive;
 mod capture;
+mod connections;
 mod data;
 mod deaths;
 mod flow;
@@ -31,6 +32,7 @@ fn main() {
         programs::cases,
         data::cases,
         libraries::cases,
+        connections::cases,
         stress::cases,
         capture::cases,
         hostile::cases,

@@ -1,0 +1,359 @@
+//! Connections by librdmacm: rdma-core's own programs, perftest's `-R`, and a program of ours that
+//! connects where nobody is, dies, and loses messages.
+
+use std::time::{Duration, Instant};
+
+use rocebud_peer::netns::{Host, Wire};
+use rocebud_peer::program::{Running, Spec};
+use rocebud_peer::runner::{Case, Need};
+use rocebud_peer::status::Status;
+use rocebud_peer::tree::c_program_with;
+use rocebud_peer::{Failure, Outcome, ensure, wrong};
+
+use crate::places::Series;
+
+/// Name, port, server and client; `@` is the server's address.
+const PROGRAMS: &str = "\
+rping 7174 rping -s -a @ -v -V -C 10 | rping -c -a @ -v -V -C 10
+rping_64k 7174 rping -s -a @ -V -C 5 -S 65000 | rping -c -a @ -V -C 5 -S 65000
+ucmatose 7471 ucmatose -b @ -c 4 -C 20 | ucmatose -s @ -c 4 -C 20
+udaddy 7174 udaddy -b @ -c 2 -C 10 | udaddy -s @ -c 2 -C 10
+rdma_server 7471 rdma_server -s @ | rdma_client -s @
+";
+
+/// Those that serve the wildcard address only.
+const WILDCARD_PROGRAMS: &str = "\
+xrc_as_rc 7471 rdma_xserver -c r | rdma_xclient -s @ -c r
+xrc 7471 rdma_xserver -c x | rdma_xclient -s @ -c x
+";
+
+/// perftest's programs and options with `-R`.
+const PERFTEST: &str = "\
+ib_send_bw
+ib_write_bw
+ib_read_bw
+ib_atomic_bw
+ib_send_lat
+ib_write_lat
+ib_read_lat
+ib_atomic_lat
+ib_send_bw -c UD
+ib_send_lat -c UD
+ib_send_bw -c UC
+ib_write_bw -q 4
+";
+
+pub(crate) fn cases() -> Vec<Case> {
+    let rdmacm = [Need::Root, Need::Build, Need::Program("rping")];
+    let perftest = [Need::Root, Need::Build, Need::Program("ib_send_bw")];
+    let calls = [
+        Need::Root,
+        Need::Build,
+        Need::Compiler,
+        Need::Header("/usr/include/rdma/rdma_cma.h"),
+    ];
+    let lossy = [&calls[..], &[Need::Nft]].concat();
+    type Run = fn() -> Outcome;
+    let all: [(&str, &[Need], Run); 9] = [
+        ("rdma_cm_programs_between_hosts", &rdmacm, between_hosts),
+        ("c031_rdma_cm_programs_on_one_host", &rdmacm, on_one_host),
+        ("mckey_two_receivers", &rdmacm, groups),
+        ("cmtime_thousand_connections", &rdmacm, thousand),
+        ("perftest_through_rdma_cm", &perftest, perftest_dash_r),
+        ("c026_clients_come_back_at_once", &lossy, coming_back),
+        ("c028_failures_are_told_in_time", &lossy, failures),
+        ("connection_messages_lost", &lossy, lost_messages),
+        ("connections_end_with_their_process", &calls, deaths),
+    ];
+    let case = |(name, needs, run): (&str, &[Need], Run)| Case::new(name, needs, run);
+    all.into_iter().map(case).collect()
+}
+
+/// Waits until somebody listens on `port`, as the daemon knows.
+fn wait_listening(server: &mut Running, host: &Host, port: &str) -> Outcome {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let status = Status::of(host)?;
+        let ends = |a: &&str| a.rsplit_once(':').is_some_and(|(_, p)| p == port);
+        if status.listeners().iter().any(ends) {
+            return Ok(());
+        }
+        if !server.alive() || Instant::now() > end {
+            return wrong(format!("nobody listens on {port}:\n{}", server.output()));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn program(host: &Host, words: &str, address: &str) -> Spec {
+    let words = words.replace('@', address);
+    let mut words = words.split_whitespace();
+    let name = words.next().unwrap_or_default();
+    let args: Vec<&str> = words.collect();
+    host.rocebud(name, &args).limit(60)
+}
+
+/// Both ends of a line of a table; the server's address may be another than the one it is asked at.
+fn run_pair((at, from): (&Host, &Host), line: &str, bind: &str, to: &str) -> Outcome {
+    let (head, client) = line.split_once('|').unwrap_or((line, ""));
+    let mut head = head.splitn(3, ' ');
+    let (_, port) = (head.next(), head.next().unwrap_or_default());
+    let mut server = program(at, head.next().unwrap_or_default(), bind).start()?;
+    let ready = wait_listening(&mut server, at, port);
+    let asked = ready.and_then(|()| program(from, client, to).run()?.succeeded().map(drop));
+    if let Err(e) = asked {
+        let said = server.output();
+        server.kill();
+        return wrong(format!("{e}\nthe server said:\n{said}"));
+    }
+    server.finish()?.succeeded().map(drop)
+}
+
+fn name_of(line: &str) -> &str {
+    line.split_whitespace().next().unwrap_or_default()
+}
+
+fn between_hosts() -> Outcome {
+    let wire = Wire::new(1500)?;
+    let ends = (&wire.b, &wire.a);
+    let mut series = Series::default();
+    for line in PROGRAMS.lines() {
+        series.note(name_of(line), run_pair(ends, line, &wire.b.v4, &wire.b.v4));
+    }
+    for line in WILDCARD_PROGRAMS.lines() {
+        series.note(name_of(line), run_pair(ends, line, "", &wire.b.v4));
+    }
+    for name in ["rping ", "udaddy ", "rdma_server "] {
+        let line = PROGRAMS.lines().find(|l| l.starts_with(name));
+        let line = line.unwrap_or_default();
+        let ran = run_pair(ends, line, &wire.b.v6, &wire.b.v6);
+        series.note(&format!("{name}over IPv6"), ran);
+    }
+    series.end()
+}
+
+/// C031: any pair of the host's addresses, the wildcards too.
+fn on_one_host() -> Outcome {
+    let wire = Wire::new(1500)?;
+    let host = &wire.a;
+    let (mut series, rping) = (
+        Series::default(),
+        PROGRAMS.lines().next().unwrap_or_default(),
+    );
+    for (bind, to) in [
+        (host.v4.as_str(), host.v4.as_str()),
+        ("0.0.0.0", &host.v4),
+        ("0.0.0.0", "127.0.0.1"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("::", &host.v6),
+        ("::", &host.v4),
+        ("::1", "::1"),
+        (&host.v6, &host.v6),
+    ] {
+        let ran = run_pair((host, host), rping, bind, to);
+        series.note(&format!("{to} of {bind}"), ran);
+    }
+    series.end()
+}
+
+/// Two receivers and one sender of a group.
+fn groups() -> Outcome {
+    let wire = Wire::new(1500)?;
+    let group = "239.255.98.1";
+    let receive = format!("mckey -m {group} -b @ -C 10");
+    let first = program(&wire.b, &receive, &wire.b.v4).start()?;
+    let second = program(&wire.b, &receive, &wire.b.v4).start()?;
+    // Each is in the group twice: with the daemon's socket, and with its own when its queue pair is attached.
+    let show = format!("maddr show dev {}", wire.b.netdev);
+    let words: Vec<&str> = show.split_whitespace().collect();
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let said = wire.b.plain("ip", &words).run()?.succeeded()?;
+        if said
+            .lines()
+            .any(|l| l.contains(group) && l.contains("users 4"))
+        {
+            break;
+        }
+        ensure(Instant::now() < end, || format!("no members:\n{said}"))?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let send = format!("mckey -s -m {group} -b @ -C 10");
+    program(&wire.a, &send, &wire.a.v4).run()?.succeeded()?;
+    for receiver in [first, second] {
+        receiver.finish()?.succeeded()?;
+    }
+    Ok(())
+}
+
+fn thousand() -> Outcome {
+    let wire = Wire::new(1500)?;
+    for (at, from) in [(&wire.a, &wire.a), (&wire.b, &wire.a)] {
+        let mut server = program(at, "cmtime -b @ -c 1000", &at.v4).start()?;
+        wait_listening(&mut server, at, "7471")?;
+        let called = program(from, "cmtime -s @ -c 1000", &at.v4)
+            .run()?
+            .succeeded();
+        // The server of this release serves for ever.
+        server.kill();
+        called?;
+    }
+    Ok(())
+}
+
+fn perftest_dash_r() -> Outcome {
+    let wire = Wire::new(1500)?;
+    let mut series = Series::default();
+    for line in PERFTEST.lines() {
+        let both = format!("perftest 18515 {line} -R -n 100 | {line} -R -n 100 @");
+        let ran = run_pair((&wire.b, &wire.a), &both, "", &wire.b.v4);
+        series.note(line, ran);
+    }
+    series.end()
+}
+
+fn calls() -> Result<String, Failure> {
+    c_program_with("calls", "calls", "cc", &["-lrdmacm", "-libverbs"])
+}
+
+fn serve(host: &Host, path: &str) -> Result<Running, Failure> {
+    let mut server = host
+        .rocebud(path, &["serve", "0.0.0.0", "7500"])
+        .limit(170)
+        .start()?;
+    server.wait_for("listening")?;
+    Ok(server)
+}
+
+/// Ends a server; what it accepted and what of it has ended.
+fn served(server: Running) -> Result<(u32, u32), Failure> {
+    // `rocebud run` becomes the program, so the signal reaches it.
+    server.signal("TERM")?;
+    let said = server.finish()?.succeeded()?;
+    let numbers = said.lines().find_map(|l| l.strip_prefix("accepted "));
+    let numbers = numbers.and_then(|l| l.split_once(", ended "));
+    match numbers.map(|(a, e)| (a.parse(), e.parse())) {
+        Some((Ok(accepted), Ok(ended))) => Ok((accepted, ended)),
+        _ => wrong(format!("no count in:\n{said}")),
+    }
+}
+
+fn run(host: &Host, path: &str, args: &[&str]) -> Result<String, Failure> {
+    host.rocebud(path, args).limit(120).run()?.succeeded()
+}
+
+/// C026.
+fn coming_back() -> Outcome {
+    let (wire, path) = (Wire::new(1500)?, calls()?);
+    let server = serve(&wire.b, &path)?;
+    let at = [wire.b.v4.as_str(), "7500"];
+    run(&wire.a, &path, &[&["call"], &at[..], &["100"]].concat())?;
+    // killed in mid-connection: the daemon tells the peer
+    for _ in 0..5 {
+        let mut held = wire
+            .a
+            .rocebud(&path, &[&["hold"], &at[..]].concat())
+            .start()?;
+        held.wait_for("held")?;
+        held.kill();
+    }
+    // the first REP is lost: it comes again, and no second request reaches the program
+    let rep = "@th,352,16 0x13 limit rate 1/hour burst 1 packets";
+    wire.a.drop_arriving(rep)?;
+    run(&wire.a, &path, &[&["call"], &at[..], &["3"]].concat())?;
+    ensure(wire.a.dropped()? == 1, || "no REP was dropped".to_owned())?;
+    // every DREQ is lost: the client gives up by itself, and may come back meanwhile
+    wire.b.drop_arriving("@th,352,16 0x15")?;
+    run(&wire.a, &path, &[&["call"], &at[..], &["1"]].concat())
+        .err()
+        .map_or_else(
+            || wrong("a disconnect that nobody hears cannot succeed"),
+            |_| Ok(()),
+        )?;
+    let (accepted, _) = served(server)?;
+    ensure(accepted == 109, || format!("{accepted} of 109 accepted"))
+}
+
+/// C028.
+fn failures() -> Outcome {
+    let (wire, path) = (Wire::new(1500)?, calls()?);
+    // Somebody is there: a device that nobody opened has no daemon to refuse.
+    let _server = serve(&wire.b, &path)?;
+    let host = wire.b.v4.as_str();
+    let neighbour = wire
+        .b
+        .v4
+        .rsplit_once('.')
+        .map_or_else(String::new, |(net, _)| format!("{net}.77"));
+    let expect = |args: [&str; 4], to: &str| {
+        let all = [&["expect"], &args[..3], &[to, args[3]]].concat();
+        run(&wire.a, &path, &all).map(drop)
+    };
+    let mut series = Series::default();
+    series.note(
+        "nobody listens",
+        expect(["REJECTED", "8", "10000", "7999"], host),
+    );
+    series.note(
+        "no route",
+        expect(["ADDR_ERROR", "-101", "5000", "1"], "198.51.100.9"),
+    );
+    series.note(
+        "no neighbour",
+        expect(["ADDR_ERROR", "9999", "20000", "1"], &neighbour),
+    );
+    wire.b.drop_arriving("")?;
+    series.note(
+        "silence",
+        expect(["UNREACHABLE", "-110", "60000", "7500"], host),
+    );
+    let gone = run(&wire.a, &path, &["giveup", host, "7500"]).map(drop);
+    series.note("destroyed while it asks", gone);
+    series.end()
+}
+
+/// 2 % of the connection manager's messages are lost, both ways.
+fn lost_messages() -> Outcome {
+    let (wire, path) = (Wire::new(1500)?, calls()?);
+    let server = serve(&wire.b, &path)?;
+    for host in [&wire.a, &wire.b] {
+        host.drop_arriving("@th,104,24 0x000001 numgen random mod 50 0")?;
+    }
+    run(&wire.a, &path, &["call", &wire.b.v4, "7500", "200"])?;
+    let (accepted, ended) = served(server)?;
+    ensure(accepted == 200 && ended == 200, || {
+        format!("{accepted} accepted, {ended} ended, of 200")
+    })
+}
+
+/// A server that dies: its clients hear of it. A client that dies: the server does, and what it had
+/// is nobody's after time-wait.
+fn deaths() -> Outcome {
+    let (wire, path) = (Wire::new(1500)?, calls()?);
+    let server = serve(&wire.b, &path)?;
+    let hold = ["hold", wire.b.v4.as_str(), "7500"];
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(wire.a.rocebud(&path, &hold).start()?);
+    }
+    for client in &mut held {
+        client.wait_for("held")?;
+        client.kill();
+    }
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        // The listener is left.
+        let (identifiers, connections) = Status::of(&wire.b)?.connections();
+        if (identifiers, connections) == (1, 0) {
+            break;
+        }
+        ensure(Instant::now() < end, || {
+            format!("{identifiers} identifiers, {connections} connections are left")
+        })?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (accepted, ended) = served(server)?;
+    ensure((accepted, ended) == (3, 3), || {
+        format!("{accepted} accepted, {ended} ended, of 3")
+    })
+}
