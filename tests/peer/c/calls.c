@@ -162,8 +162,11 @@ static void serve(struct addrinfo *at)
 		DIE("listen");
 	printf("listening\n");
 	fflush(stdout);
-	while (!stop) {
-		switch (take(100, &status, &id)) {
+	for (;;) {
+		int last = stop, kind = take(last ? 500 : 100, &status, &id);
+		if (kind < 0 && last)
+			break;
+		switch (kind) {
 		case RDMA_CM_EVENT_CONNECT_REQUEST:
 			make_qp(id);
 			/* a peer that has died meanwhile is an event to come */

@@ -16,7 +16,6 @@ mod resolve;
 
 use std::collections::BTreeMap;
 
-use rocebud_cm::ip::service_id;
 use rocebud_cm::{Config, ConnId, Ends, ListenerId, MAD_LEN, Manager, Transmit};
 use rocebud_ctl::DeviceInfo;
 use rocebud_ctl::cm::{CmDetails, CmEvent};
@@ -69,8 +68,8 @@ pub(crate) struct Cm {
     ports: Ports,
     resolver: Resolver,
     queries: BTreeMap<u32, Box<Query>>,
-    /// Services that nobody offers any more, and since when.
-    withdrawn: BTreeMap<u64, Now>,
+    /// Ports where nobody offers anything any more, and since when.
+    withdrawn: BTreeMap<u16, Now>,
     next_id: u32,
     next_membership: u32,
 }
@@ -116,22 +115,22 @@ impl Cm {
             .handle_mad(world.instant(), ends, &*datagram.mad);
     }
 
-    /// It asks for a service that was offered a moment ago and may be offered again in a moment:
-    /// programs that serve one peer after the other close their listener and open it again, and
-    /// the next peer does not know how far they are (perftest, which does not survive a refusal).
-    /// Asked again a little later it is answered.
+    /// It asks at a port where something was offered a moment ago, and may be again in a moment:
+    /// programs that serve one peer after the other close their listener and open another, perhaps
+    /// of another port space, and the next peer does not know how far they are (perftest, which
+    /// does not survive a refusal). Asked again a little later it is answered.
     fn waits_for_offer(&self, mad: &[u8; MAD_LEN], now: Now) -> bool {
-        let Some(since) = qp1::service_asked(mad).and_then(|s| self.withdrawn.get(&s)) else {
+        let Some(since) = qp1::port_asked(mad).and_then(|port| self.withdrawn.get(&port)) else {
             return false;
         };
         now < *since + REOFFER_GRACE
     }
 
-    fn withdraw(&mut self, service: u64, now: Now) {
+    fn withdraw(&mut self, port: u16, now: Now) {
         self.withdrawn
             .retain(|_, since| now < *since + REOFFER_GRACE);
         if self.withdrawn.len() < WITHDRAWN_MAX {
-            self.withdrawn.insert(service, now);
+            self.withdrawn.insert(port, now);
         }
     }
 
@@ -269,7 +268,7 @@ impl Cm {
             self.manager.forget(world.instant(), conn);
         }
         if let Some(listener) = id.listener {
-            self.withdraw(service_id(id.space, id.source.port), world.now);
+            self.withdraw(id.source.port, world.now);
             self.listeners.remove(&listener);
             self.manager.unlisten(world.instant(), listener);
         }

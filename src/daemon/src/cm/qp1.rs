@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use rocebud_cm::ip::{is_ip_service, port_of};
 use rocebud_cm::{MAD_LEN, Transmit};
 use rocebud_nic::RxFrame;
 use rocebud_wire::{Bth, Deth, Ext, Header, Opcode, Packet, Psn, QKey, Qpn, icrc, ud_source_port};
@@ -83,14 +84,14 @@ fn is_sealed(frame: &RxFrame<'_>) -> bool {
     }
 }
 
-/// The service that a REQ or SIDR_REQ asks for.
-pub(crate) fn service_asked(mad: &[u8; MAD_LEN]) -> Option<u64> {
+/// The port that a REQ or SIDR_REQ of the IP service asks at.
+pub(crate) fn port_asked(mad: &[u8; MAD_LEN]) -> Option<u16> {
     const REQ: [u8; 2] = [0, 0x10];
     const SIDR_REQ: [u8; 2] = [0, 0x17];
     let attribute = mad.get(16..18)?;
     let asks = attribute == REQ || attribute == SIDR_REQ;
-    let service = mad.get(32..)?.first_chunk::<8>()?;
-    asks.then(|| u64::from_be_bytes(*service))
+    let service = u64::from_be_bytes(*mad.get(32..)?.first_chunk::<8>()?);
+    (asks && is_ip_service(service)).then(|| port_of(service))
 }
 
 /// UDP source port of QP1's datagrams.

@@ -312,7 +312,7 @@ impl Cm {
         };
         self.ports.listen(space as u16, port, &claim)?;
         let listener = self.manager.listen(what).map_err(errno)?;
-        self.withdrawn.remove(&what.service_id);
+        self.withdrawn.remove(&port);
         self.listeners.insert(listener, number);
         let id = self.check(asker, number)?;
         id.listener = Some(listener);

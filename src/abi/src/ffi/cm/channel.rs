@@ -2,7 +2,9 @@
 //! while events wait.
 
 use core::ffi::c_int;
+use std::collections::VecDeque;
 use std::os::fd::IntoRawFd;
+use std::sync::{Mutex, PoisonError};
 
 use rocebud_objects::{Errno, Misuse};
 use rocebud_verbs::cm::{CmAnswer, CmEvent, CmRequest, Manager, refusal};
@@ -17,6 +19,11 @@ pub(super) struct Channel {
     number: u32,
     manager: Manager,
 }
+
+/// The channels that were destroyed last. A thread of the program's may be on its way into a wait
+/// there, when another destroys the channel and ends the program.
+static LAST: Mutex<VecDeque<Box<Channel>>> = Mutex::new(VecDeque::new());
+const LAST_MAX: usize = 64;
 
 impl Channel {
     pub(super) fn open(manager: &Manager) -> Outcome<*mut rdma_event_channel> {
@@ -46,18 +53,23 @@ impl Channel {
             return;
         }
         // SAFETY: rdma_cma.h: made by `open`, destroyed once.
-        let channel = unsafe { Box::from_raw(channel.cast::<Self>()) };
-        let fd = channel.head.fd;
+        let mut channel = unsafe { Box::from_raw(channel.cast::<Self>()) };
+        let fd = core::mem::replace(&mut channel.head.fd, -1);
         if !channel.manager.is_inherited() {
-            let channel_number = channel.number;
+            let number = channel.number;
             // The daemon closes what is left with the process, should this not arrive.
-            let _ = channel.manager.tell(CmRequest::CloseChannel {
-                channel: channel_number,
-            });
+            let _ = channel
+                .manager
+                .tell(CmRequest::CloseChannel { channel: number });
         }
         // Last, so that a thread that waits there finds the daemon's end closed first.
         // SAFETY: the channel's own descriptor.
         unsafe { libc::close(fd) };
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        last.push_back(channel);
+        if last.len() > LAST_MAX {
+            last.pop_front();
+        }
     }
 
     pub(super) const fn number(&self) -> u32 {
@@ -75,27 +87,26 @@ impl Channel {
     pub(super) fn next(&self) -> Outcome<CmEvent> {
         let (fd, channel, manager) = (self.head.fd, self.number, self.manager.clone());
         loop {
-            let closed = !take_token(fd)?;
+            take_token(fd)?;
             match manager.ask(CmRequest::NextEvent { channel }) {
                 Ok(CmAnswer::Event(Some(event))) => return Ok(*event),
                 Ok(CmAnswer::Event(None)) => {}
                 Ok(answer) => return Err(refusal(&answer)),
-                Err(e) if closed && e.errno == Errno::EINVAL => wait_for_ever(),
+                Err(e) if e.errno == Errno::EINVAL => wait_for_ever(),
                 Err(e) => return Err(e),
             }
         }
     }
 }
 
-/// Waits for the byte that says that an event waits, as the descriptor's own flags want it. False:
-/// the daemon has closed its end.
-fn take_token(fd: c_int) -> Outcome<bool> {
+/// Waits for the byte that says that an event waits, as the descriptor's own flags want it; or for
+/// the end of the daemon, or of the channel.
+fn take_token(fd: c_int) -> Outcome<()> {
     let mut byte = 0_u8;
     // SAFETY: a channel's own descriptor, and room for one byte.
     let n = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, 0) };
     match n {
-        1.. => Ok(true),
-        0 => Ok(false),
+        0.. => Ok(()),
         _ => Err(Misuse::new(last_errno(), "no event of a connection")),
     }
 }
