@@ -3,7 +3,8 @@
 //! are, and which extensions of the protocol it knows.
 //!
 //! Whoever answers nothing, or anything else, speaks the standard and nothing else, and is asked
-//! again after a long time only. A question alone says nothing about who asks, since its source
+//! again after a long time only. (The Linux core, tried with rxe 6.1, answers a class that it does
+//! not know with status 0x000c, "no such method and attribute", and is not disturbed.) A question alone says nothing about who asks, since its source
 //! address may be forged: only an answer to a question of our own, with its transaction id, is
 //! believed. So both sides ask.
 

@@ -98,7 +98,7 @@ fn silence_means_the_standard() {
     assert_eq!((alice.peers(), alice.poll_timeout()), (0, None));
 }
 
-/// A stack that answers with a status is one of the standard, at once.
+/// A stack that answers with a status, as Linux does, is one of the standard, at once.
 #[test]
 fn a_refusal_means_the_standard() {
     let mut alice = greeter(1);
