@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rocebud_ctl::DeviceInfo;
 use rocebud_objects::{Counter, Errno, EventKind, Misuse, PdId};
@@ -38,6 +38,9 @@ struct Inner {
     shared: Arc<ContextShared>,
     /// As it was when it was opened: for what never changes.
     opened: DeviceInfo,
+    /// Whether its attributes speak of raw packets: as it was when they were first asked for. To
+    /// find out takes the kernel up to 20 ms, and programs ask for each connection.
+    raw: OnceLock<bool>,
     family: Arc<Family>,
 }
 
@@ -91,6 +94,7 @@ impl Context {
             runtime,
             shared,
             opened,
+            raw: OnceLock::new(),
             family,
         });
         Self { inner }
@@ -111,6 +115,7 @@ impl Context {
             runtime: Arc::clone(&self.inner.runtime),
             shared,
             opened: self.inner.opened.clone(),
+            raw: self.inner.raw.clone(),
             family,
         });
         Ok(Self { inner })
@@ -199,7 +204,11 @@ impl Context {
     /// `ibv_query_device`.
     #[must_use]
     pub fn query_device(&self) -> DeviceAttr {
-        let raw = self.check().is_ok() && self.inner.runtime.check_raw().is_ok();
+        let raw = self.check().is_ok()
+            && *self
+                .inner
+                .raw
+                .get_or_init(|| self.inner.runtime.check_raw().is_ok());
         attrs::device_attr(self.inner.opened.guid, raw)
     }
 
