@@ -2,5 +2,7 @@
 
 fn main() {
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
-    std::fs::write(format!("{out}/layout_asserts.rs"), "").expect("OUT_DIR can be written");
+    for list in ["layout_asserts.rs", "cm_layout_asserts.rs"] {
+        std::fs::write(format!("{out}/{list}"), "").expect("OUT_DIR can be written");
+    }
 }
