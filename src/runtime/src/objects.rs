@@ -519,10 +519,7 @@ impl Runtime {
         if let Err(error) = joined {
             groups.remove(&(group, qp.ifindex));
             core.node.detach_mcast(qp.qpn, group)?;
-            return Err(Misuse::new(
-                Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
-                "attach_mcast: the interface did not join the group",
-            ));
+            return Err(not_joined(&error));
         }
         Ok(())
     }
@@ -668,6 +665,21 @@ impl Runtime {
                 leave(groups, link.as_ref(), group, qp.ifindex);
             }
         }
+    }
+}
+
+/// Why a group was not joined, in the words of verbs.
+fn not_joined(error: &std::io::Error) -> Misuse {
+    match error.raw_os_error() {
+        Some(libc::ENOBUFS) => Misuse::new(
+            Errno::ENOMEM,
+            "attach_mcast: as many groups as a process may join; raise net.ipv4.igmp_max_memberships \
+             or net.core.optmem_max",
+        ),
+        code => Misuse::new(
+            Errno(code.unwrap_or(Errno::EIO.0)),
+            "attach_mcast: the interface did not join the group",
+        ),
     }
 }
 

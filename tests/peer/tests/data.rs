@@ -52,11 +52,12 @@ pub(crate) fn cases() -> Vec<Case> {
         loss_both_ways(5)
     }));
     let places: &[Place] = &[Place::Loopback, Place::Veth(1500), Place::Veth(9000)];
-    // What these three try does not depend on the path MTU.
+    // What these try does not depend on the path MTU.
     let few = &places[..2];
     for (program, places) in [
         ("edges", places),
         ("badargs", places),
+        ("misuse", few),
         ("cqex", few),
         ("qpex", few),
         ("domains", few),
