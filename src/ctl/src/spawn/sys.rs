@@ -109,30 +109,42 @@ fn raise_descriptor_limit() {
 /// stdio on /dev/null, the status pipe at [`STATUS_FD`], nothing else. Returns the pipe's place.
 fn place_descriptors(status: c_int) -> c_int {
     const OUT_OF_THE_WAY: c_int = 10;
-    // SAFETY: system calls on descriptors of this process's own table (no CLONE_FILES).
-    let pipe = unsafe { libc::fcntl(status, libc::F_DUPFD, OUT_OF_THE_WAY) };
-    // SAFETY: the path is a NUL-terminated constant.
-    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
-    // SAFETY: as above.
-    let null = unsafe { libc::fcntl(null, libc::F_DUPFD, OUT_OF_THE_WAY) };
+    let out_of_the_way = |fd: c_int| raw(libc::SYS_fcntl, fd, libc::F_DUPFD, OUT_OF_THE_WAY);
+    let pipe = out_of_the_way(status);
+    // SAFETY: the path is a NUL-terminated constant; the raw call as in `raw`.
+    let null = unsafe {
+        libc::syscall(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            c"/dev/null".as_ptr(),
+            libc::O_RDWR,
+            0,
+        )
+    };
+    let null = out_of_the_way(null as c_int);
     for fd in 0..3 {
-        // SAFETY: as above. Without a /dev/null the descriptor is closed instead.
-        if unsafe { libc::dup2(null, fd) } < 0 {
-            // SAFETY: as above.
-            unsafe { libc::close(fd) };
+        // Without a /dev/null the descriptor is closed instead.
+        if raw(libc::SYS_dup3, null, fd, 0) < 0 {
+            raw(libc::SYS_close, fd, 0, 0);
         }
     }
-    // SAFETY: as above.
-    unsafe { libc::dup2(pipe, STATUS_FD) };
+    raw(libc::SYS_dup3, pipe, STATUS_FD, 0);
     let from = STATUS_FD + 1;
-    // SAFETY: as above; the raw call, because old libcs lack the wrapper.
-    if unsafe { libc::syscall(libc::SYS_close_range, from, u32::MAX, 0) } != 0 {
+    if raw(libc::SYS_close_range, from, -1, 0) != 0 {
         for fd in from..4096 {
-            // SAFETY: as above.
-            unsafe { libc::close(fd) };
+            raw(libc::SYS_close, fd, 0, 0);
         }
     }
     STATUS_FD
+}
+
+/// A system call on this process's own table of descriptors (no CLONE_FILES), by its number: the
+/// memory is still the program's, and a library in front of libc (librspreload is one) would note
+/// down there that the program's own descriptors have moved or gone.
+fn raw(number: libc::c_long, a: c_int, b: c_int, c: c_int) -> c_int {
+    // SAFETY: calls whose arguments are numbers.
+    let answer = unsafe { libc::syscall(number, a, b, c) };
+    answer as c_int
 }
 
 /// Handlers fall away at exec by themselves, ignored signals and the mask do not.
@@ -151,8 +163,8 @@ fn report_failure(status: c_int) {
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let [a, b, c, d] = errno.to_le_bytes();
     let message = [b'x', a, b, c, d];
-    // SAFETY: message is valid for reading.
-    unsafe { libc::write(status, message.as_ptr().cast(), message.len()) };
+    // SAFETY: message is valid for reading; the raw call as in `raw`.
+    unsafe { libc::syscall(libc::SYS_write, status, message.as_ptr(), message.len()) };
 }
 
 fn block_signals() -> io::Result<libc::sigset_t> {
