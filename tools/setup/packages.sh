@@ -31,6 +31,9 @@ if [ "$purpose" = test ]; then
     want nftables has nft
     want libfabric-bin has fi_info
     want valgrind has valgrind
+    want rdmacm-utils has rstream
+    want librdmacm-dev test -e /usr/include/rdma/rsocket.h
+    want netcat-traditional has nc.traditional
     want ucx-utils has ucx_perftest
     want libucx-dev test -e /usr/include/ucp/api/ucp.h
     want openmpi-bin has mpirun

@@ -186,7 +186,7 @@ pub struct Ready {
     pub readable: bool,
     /// A message would go.
     pub writable: bool,
-    /// Both ends are done.
+    /// Both ends are done, and everything is read.
     pub hung_up: bool,
     /// The connection is broken, or never came about.
     pub failed: bool,
@@ -348,7 +348,8 @@ impl Stream {
             writable: self.state.is_writable()
                 && self.sender.can_send()
                 && !self.offers.has_unsent(),
-            hung_up: self.state == State::Disconnected,
+            // not before the program has read what came: many take it for the end of data
+            hung_up: self.state == State::Disconnected && self.receiver.unread() == 0,
             failed: matches!(self.state, State::Failed | State::ConnectFailed),
         }
     }

@@ -19,6 +19,7 @@ mod places;
 mod programs;
 mod raw;
 mod removal;
+mod rsockets;
 mod scale;
 mod stress;
 
@@ -43,6 +44,7 @@ fn main() {
         removal::cases,
         alive::cases,
         flow::cases,
+        rsockets::cases,
     ];
     let cases: Vec<_> = groups.into_iter().flat_map(|group| group()).collect();
     std::process::exit(rocebud_peer::runner::main(&cases));

@@ -160,6 +160,10 @@ fn a_shutdown_ends_one_direction_and_the_second_the_connection() {
     world.settle();
     let a = &mut world.ends[0];
     assert_eq!(a.stream.state(), State::Disconnected);
+    assert!(
+        a.stream.ready().readable && !a.stream.ready().hung_up,
+        "data come first"
+    );
     assert_eq!(
         a.read(100),
         Ok(b"answer".to_vec()),

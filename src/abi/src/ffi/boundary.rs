@@ -54,6 +54,16 @@ impl Convention<c_int> for MinusOne {
     }
 }
 
+impl Convention<isize> for MinusOne {
+    type Ret = isize;
+    fn answer(outcome: Outcome<isize>) -> isize {
+        outcome.unwrap_or_else(|e| {
+            set_errno(e.errno);
+            -1
+        })
+    }
+}
+
 impl<T> Convention<*mut T> for Pointer {
     type Ret = *mut T;
     fn answer(outcome: Outcome<*mut T>) -> *mut T {

@@ -27,6 +27,7 @@ mod qp;
 mod qp_ex;
 mod real;
 mod room;
+mod rsocket;
 mod srq;
 mod types;
 mod window;

@@ -147,35 +147,8 @@ not_yet! {
     // Neighbour resolution, for providers.
     ibv_resolve_eth_l2_from_gid: Code EOPNOTSUPP Context;
 
-    // Sockets over RDMA.
-    rsocket: Minus EOPNOTSUPP Other;
-    rbind: Minus EOPNOTSUPP Other;
-    rlisten: Minus EOPNOTSUPP Other;
-    raccept: Minus EOPNOTSUPP Other;
-    rconnect: Minus EOPNOTSUPP Other;
-    rshutdown: Minus EOPNOTSUPP Other;
-    rclose: Minus EOPNOTSUPP Other;
-    rrecv: Minus EOPNOTSUPP Other;
-    rrecvfrom: Minus EOPNOTSUPP Other;
-    rrecvmsg: Minus EOPNOTSUPP Other;
-    rsend: Minus EOPNOTSUPP Other;
-    rsendto: Minus EOPNOTSUPP Other;
-    rsendmsg: Minus EOPNOTSUPP Other;
-    rread: Minus EOPNOTSUPP Other;
-    rreadv: Minus EOPNOTSUPP Other;
-    rwrite: Minus EOPNOTSUPP Other;
-    rwritev: Minus EOPNOTSUPP Other;
+    // Sockets over RDMA: epoll.
     repoll_create: Minus EOPNOTSUPP Other;
     repoll_ctl: Minus EOPNOTSUPP Other;
     repoll_wait: Minus EOPNOTSUPP Other;
-    rpoll: Minus EOPNOTSUPP Other;
-    rselect: Minus EOPNOTSUPP Other;
-    rgetpeername: Minus EOPNOTSUPP Other;
-    rgetsockname: Minus EOPNOTSUPP Other;
-    rsetsockopt: Minus EOPNOTSUPP Other;
-    rgetsockopt: Minus EOPNOTSUPP Other;
-    rfcntl: Minus EOPNOTSUPP Other;
-    riomap: Minus EOPNOTSUPP Other;
-    riounmap: Minus EOPNOTSUPP Other;
-    riowrite: Minus EOPNOTSUPP Other;
 }

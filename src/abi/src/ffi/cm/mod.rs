@@ -15,5 +15,5 @@ mod id;
 mod multicast;
 mod qp;
 mod resolve;
-mod types;
+pub(super) mod types;
 mod verbs;

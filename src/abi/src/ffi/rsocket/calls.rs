@@ -1,0 +1,389 @@
+//! Making, naming, connecting and closing sockets, and their options.
+
+use core::ffi::{c_int, c_void};
+
+use rocebud_objects::{Errno, Misuse};
+use rocebud_rsocket::options::{Name, Phase, names};
+use rocebud_rsocket::{Event, State};
+
+use super::super::boundary::{Arg, MinusOne, NULL, Outcome, enter};
+use super::super::cm::types::{rdma_cm_id, sockaddr_storage};
+use super::socket::{Inner, Socket};
+use super::verbs;
+use super::{io, table};
+
+const NO_SUCH_SOCKET: Misuse = Misuse::new(
+    Errno::EOPNOTSUPP,
+    "rsocket: stream sockets (SOCK_STREAM, TCP) of AF_INET and AF_INET6 are what there is",
+);
+const IN_PROGRESS: Misuse = Misuse::new(
+    Errno(libc::EINPROGRESS),
+    "rconnect: under way; rpoll tells when it is done",
+);
+
+/// `rsocket`: SOCK_NONBLOCK and SOCK_CLOEXEC may be in the type.
+#[unsafe(no_mangle)]
+extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let is_stream = kind & !flags == libc::SOCK_STREAM
+            && matches!(protocol, 0 | libc::IPPROTO_TCP)
+            && matches!(domain, libc::AF_INET | libc::AF_INET6);
+        if !is_stream {
+            return Err(NO_SUCH_SOCKET);
+        }
+        let socket = Socket::new(domain, kind & libc::SOCK_NONBLOCK != 0)?;
+        Ok(table::insert(socket))
+    })
+}
+
+/// `rbind`
+#[unsafe(no_mangle)]
+extern "C" fn rbind(fd: c_int, address: *const u8, length: u32) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let socket = table::get(fd)?;
+        check_address(address, length)?;
+        let mut inner = socket.lock();
+        inner.ask(Event::Bind)?;
+        // SAFETY: a living identifier, and an address of the length that its family has.
+        let code = unsafe { verbs::rdma_bind_addr(inner.id, address) };
+        undo(
+            &mut inner,
+            code,
+            State::Init,
+            "rbind: not an address to be had",
+        )
+    })
+}
+
+/// `rlisten`
+#[unsafe(no_mangle)]
+extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let socket = table::get(fd)?;
+        let mut inner = socket.lock();
+        let before = inner.state();
+        inner.ask(Event::Listen)?;
+        if before == State::Listening {
+            return Ok(0);
+        }
+        // SAFETY: a living identifier.
+        let code = unsafe { verbs::rdma_listen(inner.id, backlog) };
+        undo(&mut inner, code, before, "rlisten: the port cannot be had")
+    })
+}
+
+/// A move whose call failed has not happened.
+fn undo(inner: &mut Inner, code: c_int, before: State, why: &'static str) -> Outcome<c_int> {
+    let done = verbs::checked(code, why);
+    if done.is_err() {
+        inner.back_to(before);
+    }
+    done.map(|()| 0)
+}
+
+/// The address must be as long as its family says.
+fn check_address(address: *const u8, length: u32) -> Outcome<()> {
+    if address.is_null() {
+        return Err(NULL);
+    }
+    const SHORT: Misuse = Misuse::invalid("the address is shorter than its family's are");
+    if length < 2 {
+        return Err(SHORT);
+    }
+    // SAFETY: the caller vouches for `length` bytes, which are at least two.
+    let family = unsafe { address.cast::<u16>().read_unaligned() };
+    let needed = match i32::from(family) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => {
+            let other = Errno(libc::EAFNOSUPPORT);
+            return Err(Misuse::new(other, "only IPv4 and IPv6 addresses"));
+        }
+    };
+    if (length as usize) < needed {
+        return Err(SHORT);
+    }
+    Ok(())
+}
+
+/// `raccept`
+#[unsafe(no_mangle)]
+extern "C" fn raccept(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let socket = table::get(fd)?;
+        let nonblocking = socket.lock().nonblocking;
+        let mut inner = socket.wait(nonblocking, |inner| {
+            inner.state() != State::Listening || inner.has_request() || inner.is_deaf()
+        })?;
+        const GONE: Misuse = Misuse::new(
+            Errno::EIO,
+            "raccept: the daemon of rocebud has gone, and with it the port",
+        );
+        let accepted = inner.accept(socket.domain).unwrap_or(Err(GONE))?;
+        drop(inner);
+        let id = accepted.lock().id;
+        let new = table::insert(accepted);
+        if !address.is_null() {
+            put_name(id, Which::Peer, socket.domain, address, length)?;
+        }
+        Ok(new)
+    })
+}
+
+/// `rconnect`: EINPROGRESS when the socket does not wait.
+#[unsafe(no_mangle)]
+extern "C" fn rconnect(fd: c_int, address: *const u8, length: u32) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let socket = table::get(fd)?;
+        check_address(address, length)?;
+        let nonblocking = {
+            let mut inner = socket.lock();
+            let before = inner.state();
+            inner.ask(Event::Connect)?;
+            if let Err(e) = inner.resolve(address) {
+                inner.back_to(before);
+                return Err(e);
+            }
+            inner.nonblocking
+        };
+        let waited = socket.wait(nonblocking, |inner| !inner.state().is_opening());
+        let mut inner = match waited {
+            Err(e) if e.errno == Errno::EAGAIN => return Err(IN_PROGRESS),
+            other => other?,
+        };
+        if inner.state() == State::ConnectFailed {
+            let errno = inner.take_error().unwrap_or(Errno(libc::ECONNABORTED));
+            return Err(Misuse::new(errno, "rconnect: no connection came about"));
+        }
+        Ok(0)
+    })
+}
+
+/// `rshutdown`: waits until what was sent has arrived, or cannot any more.
+#[unsafe(no_mangle)]
+extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let how = match how {
+            libc::SHUT_RD => Event::ShutdownRead,
+            libc::SHUT_WR => Event::ShutdownWrite,
+            libc::SHUT_RDWR => Event::ShutdownBoth,
+            _ => return Err(Misuse::invalid("rshutdown: SHUT_RD, SHUT_WR or SHUT_RDWR")),
+        };
+        end(&*table::get(fd)?, how).map(|()| 0)
+    })
+}
+
+fn end(socket: &Socket, how: Event) -> Outcome<()> {
+    {
+        let mut inner = socket.lock();
+        inner.pump();
+        inner.shutdown(how);
+        socket.stir();
+    }
+    loop {
+        match socket.wait(false, Inner::is_quiet) {
+            Ok(inner) => {
+                inner.settle();
+                return Ok(());
+            }
+            // What was sent still counts.
+            Err(e) if e.errno.0 == libc::EINTR => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// `rclose`: says so to the peer, and waits until what was sent has arrived, or cannot any more.
+#[unsafe(no_mangle)]
+extern "C" fn rclose(fd: c_int) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let socket = table::remove(fd)?;
+        let _ = end(&socket, Event::ShutdownBoth);
+        socket.close();
+        Ok(0)
+    })
+}
+
+/// Whose name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    Own,
+    Peer,
+}
+
+/// Writes a socket's name, as much of it as there is room for, and its length.
+pub(super) fn put_name(
+    id: *mut rdma_cm_id,
+    which: Which,
+    domain: c_int,
+    to: *mut u8,
+    length: Arg<u32>,
+) -> Outcome<()> {
+    // SAFETY: a living identifier of the socket.
+    let names = unsafe { (*id).route.addr };
+    let sockaddr_storage(mut name) = match which {
+        Which::Own => names.src,
+        Which::Peer => names.dst,
+    };
+    let [f0, f1, ..] = name;
+    if [f0, f1] == [0, 0] {
+        let [f0, f1] = u16::try_from(domain).unwrap_or(0).to_ne_bytes();
+        (name[0], name[1]) = (f0, f1);
+    }
+    let whole = match i32::from(u16::from_ne_bytes([name[0], name[1]])) {
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => size_of::<libc::sockaddr_in>(),
+    };
+    let room = (length.get()? as usize).min(whole);
+    if to.is_null() {
+        return Err(NULL);
+    }
+    // SAFETY: the caller vouches for the room; a name has 128 bytes.
+    unsafe { to.copy_from_nonoverlapping(name.as_ptr(), room) };
+    length.set(u32::try_from(whole).unwrap_or(0))
+}
+
+/// `rgetpeername`: ENOTCONN without one.
+#[unsafe(no_mangle)]
+extern "C" fn rgetpeername(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let socket = table::get(fd)?;
+        let inner = socket.lock();
+        let nobody = matches!(
+            inner.state(),
+            State::Init | State::Bound | State::Listening | State::ConnectFailed
+        );
+        if nobody {
+            return Err(io::NOT_CONNECTED);
+        }
+        put_name(inner.id, Which::Peer, socket.domain, address, length)?;
+        Ok(0)
+    })
+}
+
+/// `rgetsockname`
+#[unsafe(no_mangle)]
+extern "C" fn rgetsockname(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let socket = table::get(fd)?;
+        let inner = socket.lock();
+        put_name(inner.id, Which::Own, socket.domain, address, length)?;
+        Ok(0)
+    })
+}
+
+/// `rsetsockopt`
+#[unsafe(no_mangle)]
+extern "C" fn rsetsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const u8,
+    length: u32,
+) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let socket = table::get(fd)?;
+        if value.is_null() {
+            return Err(NULL);
+        }
+        // SAFETY: the caller vouches for `length` bytes.
+        let value = unsafe { core::slice::from_raw_parts(value, length as usize) };
+        let mut inner = socket.lock();
+        let phase = match inner.state() {
+            State::Init | State::Bound | State::Listening => Phase::Idle,
+            _ => Phase::Begun,
+        };
+        let before = inner.options;
+        let option = inner.options.set((level, name), value, phase)?;
+        if let Err(e) = follow(&mut inner, option) {
+            inner.options = before;
+            return Err(e);
+        }
+        Ok(0)
+    })
+}
+
+/// Does what an option wants done at once.
+fn follow(inner: &mut Inner, option: Name) -> Outcome<()> {
+    /// `RDMA_OPTION_ID`, `RDMA_OPTION_ID_REUSEADDR`, `RDMA_OPTION_ID_AFONLY`
+    const LEVEL_ID: c_int = 0;
+    const REUSEADDR: c_int = 1;
+    const AFONLY: c_int = 2;
+    let (name, on) = match option {
+        Name::ReuseAddress => (REUSEADDR, inner.options.reuse_address),
+        Name::V6Only => (AFONLY, inner.options.v6_only),
+        Name::Keepalive | Name::KeepIdle => {
+            inner.keep_alive();
+            return Ok(());
+        }
+        _ => return Ok(()),
+    };
+    let on = c_int::from(on);
+    let value: *const c_void = (&raw const on).cast();
+    // SAFETY: a living identifier, and an int.
+    let code = unsafe { verbs::rdma_set_option(inner.id, LEVEL_ID, name, value, size_of_val(&on)) };
+    verbs::checked(code, "rsetsockopt: too late, or not for this socket")
+}
+
+/// `rgetsockopt`
+#[unsafe(no_mangle)]
+extern "C" fn rgetsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut u8,
+    length: Arg<u32>,
+) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let socket = table::get(fd)?;
+        let mut inner = socket.lock();
+        let (ints, count) = match (level, name) {
+            (names::SOL_SOCKET, names::SO_ERROR) => {
+                inner.pump();
+                ([inner.take_error().map_or(0, |e| e.0), 0], 1)
+            }
+            (names::SOL_SOCKET, names::SO_TYPE) => ([libc::SOCK_STREAM, 0], 1),
+            at => inner.options.get(at)?,
+        };
+        let whole = count * size_of::<c_int>();
+        let room = (length.get()? as usize).min(whole);
+        if value.is_null() {
+            return Err(NULL);
+        }
+        let from: *const u8 = ints.as_ptr().cast();
+        // SAFETY: the caller vouches for the room; at most both ints are copied.
+        unsafe { value.copy_from_nonoverlapping(from, room) };
+        length.set(u32::try_from(room).unwrap_or(0))?;
+        Ok(0)
+    })
+}
+
+/// `rfcntl`: F_GETFL and F_SETFL, of which O_NONBLOCK counts. Variadic in C; both of our machines
+/// pass a third argument of a variadic call where they pass any third argument.
+#[unsafe(no_mangle)]
+extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_int) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        let socket = table::get(fd)?;
+        let mut inner = socket.lock();
+        match command {
+            libc::F_GETFL => Ok(match inner.nonblocking {
+                true => libc::O_RDWR | libc::O_NONBLOCK,
+                false => libc::O_RDWR,
+            }),
+            libc::F_SETFL => {
+                inner.nonblocking = argument & libc::O_NONBLOCK != 0;
+                Ok(0)
+            }
+            libc::F_GETFD | libc::F_SETFD => {
+                // SAFETY: the socket's own descriptor.
+                let code = unsafe { libc::fcntl(fd, command, argument) };
+                Ok(code)
+            }
+            _ => Err(Misuse::new(
+                Errno::EOPNOTSUPP,
+                "rfcntl: F_GETFL, F_SETFL, F_GETFD, F_SETFD",
+            )),
+        }
+    })
+}

@@ -1,0 +1,269 @@
+//! Waiting for sockets and plain descriptors together.
+
+use core::ffi::{c_int, c_short};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rocebud_objects::Misuse;
+use rocebud_rsocket::State;
+
+use super::super::boundary::{MinusOne, NULL, Outcome, enter, last_errno};
+use super::socket::{Inner, Socket};
+use super::table;
+
+/// How long one sleeps without a look: another thread may have taken the event.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What `rpoll` says of a socket.
+fn readiness(inner: &Inner, wanted: c_short) -> c_short {
+    const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
+    const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
+    let state = inner.state();
+    let always = match state {
+        State::Init | State::Bound => libc::POLLHUP | (wanted & WRITE),
+        State::ConnectFailed => libc::POLLERR | libc::POLLHUP | (wanted & (READ | WRITE)),
+        State::Listening if inner.has_request() => wanted & READ,
+        State::Listening if inner.is_deaf() => libc::POLLERR,
+        _ => 0,
+    };
+    let Some(endpoint) = &inner.endpoint else {
+        return always;
+    };
+    let ready = endpoint.stream.ready();
+    let when = |is: bool, bits: c_short| if is { bits } else { 0 };
+    let half_closed = matches!(state, State::WriteOnly | State::Disconnected);
+    always
+        | when(ready.readable, wanted & READ)
+        | when(ready.writable, wanted & WRITE)
+        | when(ready.hung_up, libc::POLLHUP)
+        | when(ready.failed, libc::POLLERR | (wanted & (READ | WRITE)))
+        | when(half_closed, wanted & libc::POLLRDHUP)
+}
+
+/// One entry, and the socket it is about.
+struct Entry {
+    socket: Option<Arc<Socket>>,
+    fd: RawFd,
+    wanted: c_short,
+    found: c_short,
+}
+
+impl Entry {
+    fn of(p: &libc::pollfd) -> Self {
+        Self {
+            socket: table::find(p.fd),
+            fd: p.fd,
+            wanted: p.events,
+            found: 0,
+        }
+    }
+
+    /// Looks at a socket; a plain descriptor is the kernel's.
+    fn look(&mut self, arm: bool) {
+        if let Some(socket) = &self.socket {
+            let mut inner = socket.lock();
+            match arm {
+                true => inner.arm(),
+                false => inner.pump(),
+            }
+            socket.stir();
+            self.found = readiness(&inner, self.wanted);
+        }
+    }
+
+    /// What the kernel has to look at.
+    fn descriptors(&self) -> Vec<libc::pollfd> {
+        match &self.socket {
+            Some(socket) => socket.lock().descriptors(socket.fd),
+            None => vec![libc::pollfd {
+                fd: self.fd,
+                events: self.wanted,
+                revents: 0,
+            }],
+        }
+    }
+
+    /// What the kernel has seen.
+    fn seen(&mut self, fds: &[libc::pollfd]) {
+        match &self.socket {
+            Some(socket) => socket.lock().woken(fds),
+            None => self.found = fds.first().map_or(0, |f| f.revents),
+        }
+    }
+}
+
+fn count(entries: &[Entry]) -> usize {
+    entries.iter().filter(|e| e.found != 0).count()
+}
+
+/// Waits until one of the entries is ready; how many are. `None`: for ever.
+fn wait(entries: &mut [Entry], at_most: Option<Duration>) -> Outcome<usize> {
+    let until = at_most.and_then(|t| Instant::now().checked_add(t));
+    loop {
+        entries.iter_mut().for_each(|e| e.look(false));
+        if count(entries) != 0 {
+            // Plain descriptors may be ready as well.
+            ask_kernel(entries, Duration::ZERO)?;
+            return Ok(count(entries));
+        }
+        let left = until.map(|t| t.saturating_duration_since(Instant::now()));
+        if left != Some(Duration::ZERO) {
+            entries.iter_mut().for_each(|e| e.look(true));
+        }
+        let sleep = match count(entries) {
+            0 => left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN),
+            _ => Duration::ZERO,
+        };
+        ask_kernel(entries, sleep)?;
+        entries.iter_mut().for_each(|e| e.look(false));
+        let n = count(entries);
+        if n != 0 || left == Some(Duration::ZERO) {
+            return Ok(n);
+        }
+    }
+}
+
+fn ask_kernel(entries: &mut [Entry], at_most: Duration) -> Outcome<()> {
+    let each: Vec<Vec<libc::pollfd>> = entries.iter().map(Entry::descriptors).collect();
+    let lengths: Vec<usize> = each.iter().map(Vec::len).collect();
+    let mut all: Vec<libc::pollfd> = each.into_iter().flatten().collect();
+    let timeout = libc::timespec {
+        tv_sec: at_most.as_secs().cast_signed(),
+        tv_nsec: i64::from(at_most.subsec_nanos()),
+    };
+    let none = core::ptr::null();
+    // SAFETY: as many entries as said; the time is ours, the set of signals is not given.
+    let n = unsafe {
+        libc::ppoll(
+            all.as_mut_ptr(),
+            all.len() as libc::nfds_t,
+            &raw const timeout,
+            none,
+        )
+    };
+    if n < 0 {
+        return Err(Misuse::new(
+            last_errno(),
+            "a signal came while the call waited",
+        ));
+    }
+    let mut rest = all.as_slice();
+    for (entry, len) in entries.iter_mut().zip(lengths) {
+        let (of_entry, behind) = rest.split_at_checked(len).unwrap_or_default();
+        entry.seen(of_entry);
+        rest = behind;
+    }
+    Ok(())
+}
+
+/// `rpoll`: sockets and plain descriptors; `timeout` in ms, negative for ever.
+#[unsafe(no_mangle)]
+extern "C" fn rpoll(fds: *mut libc::pollfd, n: libc::nfds_t, timeout: c_int) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        if fds.is_null() && n != 0 {
+            return Err(NULL);
+        }
+        let fds = match n {
+            0 => &mut [],
+            // SAFETY: the caller vouches for n entries, its own for the time of the call.
+            _ => unsafe { core::slice::from_raw_parts_mut(fds, n as usize) },
+        };
+        let mut entries: Vec<Entry> = fds.iter().map(Entry::of).collect();
+        let at_most = u64::try_from(timeout).ok().map(Duration::from_millis);
+        let ready = wait(&mut entries, at_most)?;
+        for (fd, entry) in fds.iter_mut().zip(&entries) {
+            fd.revents = entry.found;
+        }
+        Ok(c_int::try_from(ready).unwrap_or(c_int::MAX))
+    })
+}
+
+/// A set of `rselect`, NULL for none.
+type Set = *mut libc::fd_set;
+
+fn has(set: Set, fd: RawFd) -> bool {
+    // SAFETY: the caller's set, and a number below FD_SETSIZE.
+    !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
+}
+
+fn put(set: Set, fd: RawFd, is: bool) {
+    if set.is_null() {
+        return;
+    }
+    match is {
+        // SAFETY: the caller's set, and a number below FD_SETSIZE.
+        true => unsafe { libc::FD_SET(fd, set) },
+        // SAFETY: as above.
+        false => unsafe { libc::FD_CLR(fd, set) },
+    }
+}
+
+const READ: c_short = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
+const WRITE: c_short = libc::POLLOUT | libc::POLLERR;
+
+/// `rselect`: as `rpoll`, with sets. The time left is not told.
+#[unsafe(no_mangle)]
+extern "C" fn rselect(
+    n: c_int,
+    reads: Set,
+    writes: Set,
+    excepts: Set,
+    timeout: *mut libc::timeval,
+) -> c_int {
+    enter::<MinusOne, c_int>(|| {
+        if !(0..=libc::FD_SETSIZE as c_int).contains(&n) {
+            return Err(Misuse::invalid("rselect: descriptors go from 0 to 1023"));
+        }
+        let at_most = match timeout.is_null() {
+            true => None,
+            // SAFETY: the caller vouches for it.
+            false => Some(duration(unsafe { timeout.read() })?),
+        };
+        let mut entries: Vec<Entry> = (0..n)
+            .filter_map(|fd| {
+                let mut wanted = 0;
+                wanted |= if has(reads, fd) { libc::POLLIN } else { 0 };
+                wanted |= if has(writes, fd) { libc::POLLOUT } else { 0 };
+                wanted |= if has(excepts, fd) { libc::POLLPRI } else { 0 };
+                let pollfd = libc::pollfd {
+                    fd,
+                    events: wanted,
+                    revents: 0,
+                };
+                (wanted != 0).then(|| Entry::of(&pollfd))
+            })
+            .collect();
+        wait(&mut entries, at_most)?;
+        if let Some(bad) = entries.iter().find(|e| e.found & libc::POLLNVAL != 0) {
+            let _ = bad;
+            const BAD: Misuse = Misuse::new(
+                rocebud_objects::Errno::EBADF,
+                "rselect: a set has a number that is no descriptor",
+            );
+            return Err(BAD);
+        }
+        let mut bits = 0;
+        for e in &entries {
+            for (set, asked, means) in [
+                (reads, libc::POLLIN, READ),
+                (writes, libc::POLLOUT, WRITE),
+                (excepts, libc::POLLPRI, libc::POLLPRI),
+            ] {
+                if e.wanted & asked != 0 {
+                    let is = e.found & means != 0;
+                    put(set, e.fd, is);
+                    bits += c_int::from(is);
+                }
+            }
+        }
+        Ok(bits)
+    })
+}
+
+fn duration(t: libc::timeval) -> Outcome<Duration> {
+    let bad = Misuse::invalid("rselect: the time must not be negative");
+    let seconds = u64::try_from(t.tv_sec).map_err(|_| bad)?;
+    let micros = u64::try_from(t.tv_usec).map_err(|_| bad)?;
+    Ok(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
+}
