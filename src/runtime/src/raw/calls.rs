@@ -433,6 +433,10 @@ const GONE: Misuse = Misuse::new(
 fn refused(error: std::io::Error) -> Misuse {
     match error.raw_os_error() {
         Some(errno) if [Errno::EPERM.0, Errno::EACCES.0].contains(&errno) => DENIED,
+        Some(libc::EAFNOSUPPORT) => Misuse::new(
+            Errno::EOPNOTSUPP,
+            "this system has no packet sockets, or does not let this program know of them",
+        ),
         Some(errno) => Misuse::new(Errno(errno), "the system gave no packet socket"),
         None => Misuse::new(Errno::EIO, "the system gave no packet socket"),
     }
