@@ -61,6 +61,12 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Identifiers of connections of one client: some ten thousand connections, and their listeners.
 pub(crate) const CM_IDS_PER_CLIENT_MAX: usize = 65_536;
 
+/// Identifiers of all clients together: some hundred megabytes.
+pub(crate) const CM_IDS_MAX: usize = 262_144;
+
+/// Events of programs' own that may wait in a channel.
+pub(crate) const CM_EVENTS_WAITING_MAX: usize = 65_536;
+
 /// Event channels of one client; each costs two descriptors.
 pub(crate) const CM_CHANNELS_PER_CLIENT_MAX: usize = 16_384;
 

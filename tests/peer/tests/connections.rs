@@ -128,6 +128,11 @@ fn between_hosts() -> Outcome {
         let ran = run_pair(ends, line, &wire.b.v6, &wire.b.v6);
         series.note(&format!("{name}over IPv6"), ran);
     }
+    let scoped = link_local(&wire.b)?;
+    let rping = PROGRAMS.lines().next().unwrap_or_default();
+    // The scope is each host's own; both interfaces have the same name.
+    let ran = run_pair(ends, rping, &scoped, &scoped);
+    series.note("rping over link-local addresses", ran);
     series.end()
 }
 
@@ -152,33 +157,61 @@ fn on_one_host() -> Outcome {
         let ran = run_pair((host, host), rping, bind, to);
         series.note(&format!("{to} of {bind}"), ran);
     }
+    let own = link_local(host)?;
+    let ran = run_pair((host, host), rping, &own, &own);
+    series.note("link-local", ran);
     series.end()
 }
 
-/// Two receivers and one sender of a group.
+/// The interface's link-local address, with its scope.
+fn link_local(host: &Host) -> Result<String, Failure> {
+    let show = [
+        "-6",
+        "-o",
+        "addr",
+        "show",
+        "dev",
+        &host.netdev,
+        "scope",
+        "link",
+    ];
+    let said = host.plain("ip", &show).run()?.succeeded()?;
+    let address = said.split_whitespace().find_map(|w| w.split_once('/'));
+    match address {
+        Some((address, _)) => Ok(format!("{address}%{}", host.netdev)),
+        None => wrong(format!("no link-local address in:\n{said}")),
+    }
+}
+
+/// Two receivers and one sender of a group, of either family.
 fn groups() -> Outcome {
     let wire = Wire::new(1500)?;
-    let group = "239.255.98.1";
+    let mut series = Series::default();
+    let (a, b) = (&wire.a, &wire.b);
+    series.note("IPv4", group_of(&wire, "239.255.98.1", &b.v4, &a.v4));
+    series.note("IPv6", group_of(&wire, "ff15::6201", &b.v6, &a.v6));
+    series.end()
+}
+
+fn group_of(wire: &Wire, group: &str, receivers: &str, sender: &str) -> Outcome {
     let receive = format!("mckey -m {group} -b @ -C 10");
-    let first = program(&wire.b, &receive, &wire.b.v4).start()?;
-    let second = program(&wire.b, &receive, &wire.b.v4).start()?;
-    // Each is in the group twice: with the daemon's socket, and with its own when its queue pair is attached.
-    let show = format!("maddr show dev {}", wire.b.netdev);
-    let words: Vec<&str> = show.split_whitespace().collect();
+    let first = program(&wire.b, &receive, receivers).start()?;
+    let second = program(&wire.b, &receive, receivers).start()?;
+    // Each is in the group twice: with the daemon's socket, and with its own when its queue pair
+    // is attached.
+    let show = ["maddr", "show", "dev", &wire.b.netdev];
     let end = Instant::now() + Duration::from_secs(60);
     loop {
-        let said = wire.b.plain("ip", &words).run()?.succeeded()?;
-        if said
-            .lines()
-            .any(|l| l.contains(group) && l.contains("users 4"))
-        {
+        let said = wire.b.plain("ip", &show).run()?.succeeded()?;
+        let both = |l: &str| l.contains(group) && l.contains("users 4");
+        if said.lines().any(both) {
             break;
         }
         ensure(Instant::now() < end, || format!("no members:\n{said}"))?;
         std::thread::sleep(Duration::from_millis(20));
     }
     let send = format!("mckey -s -m {group} -b @ -C 10");
-    program(&wire.a, &send, &wire.a.v4).run()?.succeeded()?;
+    program(&wire.a, &send, sender).run()?.succeeded()?;
     for receiver in [first, second] {
         receiver.finish()?.succeeded()?;
     }

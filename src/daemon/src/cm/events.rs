@@ -91,6 +91,11 @@ impl Channels {
         self.all.values().filter(|c| c.client == client).count()
     }
 
+    /// Events that wait in a channel.
+    pub(super) fn waiting(&self, channel: u32) -> usize {
+        self.all.get(&channel).map_or(0, |c| c.queue.len())
+    }
+
     /// Adds an event, and says that there is one.
     pub(super) fn push(&mut self, channel: u32, event: CmEvent) {
         if let Some(channel) = self.all.get_mut(&channel) {

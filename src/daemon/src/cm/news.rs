@@ -11,7 +11,7 @@ use rocebud_wire::Gid;
 use super::id::{Id, State};
 use super::resolve::{PACKET_LIFE, is_datagram};
 use super::{Cm, World};
-use crate::limits::CM_IDS_PER_CLIENT_MAX;
+use crate::limits::{CM_IDS_MAX, CM_IDS_PER_CLIENT_MAX};
 
 /// `enum rdma_cm_event_type`
 mod kind {
@@ -188,7 +188,7 @@ impl Cm {
         id.route = Some(route);
         id.conn = Some(conn);
         id.resources = resources;
-        if self.held_by(client) >= CM_IDS_PER_CLIENT_MAX {
+        if !self.has_room(client) {
             return None;
         }
         let number = self.add(id);
@@ -210,9 +210,10 @@ impl Cm {
         self.channels.push(channel, event);
     }
 
-    /// Identifiers of a client.
-    pub(super) fn held_by(&self, client: u64) -> usize {
-        self.held.get(&client).copied().unwrap_or(0)
+    /// A client may have one identifier more.
+    pub(super) fn has_room(&self, client: u64) -> bool {
+        let held = self.held.get(&client).copied().unwrap_or(0);
+        held < CM_IDS_PER_CLIENT_MAX && self.ids.len() < CM_IDS_MAX
     }
 
     /// Gives an identifier a number.

@@ -20,7 +20,7 @@ use super::news::asks_once;
 use super::resolve::{device_with, gid_index};
 use super::{Cm, World};
 use crate::devices::Now;
-use crate::limits::{CM_CHANNELS_PER_CLIENT_MAX, CM_GROUPS_PER_ID_MAX, CM_IDS_PER_CLIENT_MAX};
+use crate::limits::{CM_CHANNELS_PER_CLIENT_MAX, CM_EVENTS_WAITING_MAX, CM_GROUPS_PER_ID_MAX};
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +145,7 @@ impl Cm {
         if !matches!(qp_type, 2 | UC | UD | XRC_SEND | XRC_RECV) {
             return Err(EINVAL);
         }
-        if self.held_by(asker.client) >= CM_IDS_PER_CLIENT_MAX {
+        if !self.has_room(asker.client) {
             return Err(ENOMEM);
         }
         let id = Id::new(asker.client, channel, space, qp_type);
@@ -203,9 +203,12 @@ impl Cm {
 
     fn write_event(&mut self, asker: Asker, id: u32, event: (u32, i32, u64)) -> Served {
         let (kind, status, argument) = event;
-        self.check(asker, id)?;
+        let channel = self.check(asker, id)?.channel;
         if !matches!(kind, USER | ADDRINFO_RESOLVED) {
             return Err(EINVAL);
+        }
+        if self.channels.waiting(channel) >= CM_EVENTS_WAITING_MAX {
+            return Err(ENOMEM);
         }
         self.push(id, kind, status, CmDetails::Argument(argument));
         Ok(CmAnswer::Done)
