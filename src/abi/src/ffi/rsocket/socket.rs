@@ -178,7 +178,9 @@ impl Socket {
                 return Ok(inner);
             }
             if nonblocking {
-                return Err(AGAIN);
+                // A program that only ever tries must hear of a dead peer as well.
+                inner.hear();
+                return if ready(&inner) { Ok(inner) } else { Err(AGAIN) };
             }
             if polled_since.get_or_insert_with(Instant::now).elapsed() < POLL_FIRST {
                 continue;
