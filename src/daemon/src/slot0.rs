@@ -210,6 +210,9 @@ impl Found {
             }
             return;
         }
+        if number == GROUP_SLOT && frame.dst.is_multicast() {
+            return self.take_for_group(frame, clients);
+        }
         let Some((place, slot)) = owner(number, slots, clients) else {
             self.nobodys += 1;
             return;
@@ -222,6 +225,31 @@ impl Found {
         touch(&mut self.touched, place);
     }
 }
+
+impl Found {
+    /// A datagram to an IPv4 group that one socket only is a member of: Linux finds that socket
+    /// early, then lets the steering program choose another of its kind, which by the queue pair
+    /// number of groups is this one. Who the member is only its process knows, so each gets it.
+    fn take_for_group(&mut self, frame: &RxFrame<'_>, clients: &mut BTreeMap<u64, Client>) {
+        let header = header_of(frame);
+        let mut nobody = true;
+        for (&key, client) in clients {
+            let Some(slot) = client.slots.first_mut() else {
+                continue;
+            };
+            nobody = false;
+            let taken = slot
+                .outbox
+                .add(slot.number, &header, frame.seg_index, frame.data);
+            self.lost += u64::from(!taken);
+            touch(&mut self.touched, (key, 0));
+        }
+        self.nobodys += u64::from(nobody);
+    }
+}
+
+/// The slot that the queue pair number of groups, 0xffffff, falls into.
+const GROUP_SLOT: u16 = 0xfff;
 
 /// A client's key, and which of its slots.
 pub(crate) type Place = (u64, usize);
