@@ -168,6 +168,8 @@ pub(super) struct Station {
     /// Receives of the one for extended reliable connections.
     pub(super) extended: VecDeque<Receive>,
     pub(super) limit: u32,
+    /// The queue that overruns has done so: whoever is made on it later loses completions, too.
+    pub(super) overran: bool,
     /// The shared queue got a receive that is shorter than a message may be.
     pub(super) small_receives: bool,
     /// The peer may read it and nobody may write it.

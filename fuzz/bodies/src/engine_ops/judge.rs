@@ -334,6 +334,7 @@ impl World {
         match event {
             AsyncEvent::Cq { cq, kind } => {
                 assert_eq!((cq, kind), (TINY_CQ, EventKind::CqErr), "{event:?}");
+                self.stations[host.0].overran = true;
                 for at in 0..self.qps.len() {
                     if self.qps[at].host == host && self.qps[at].uses_tiny() {
                         self.qps[at].overrun = true;

@@ -57,7 +57,8 @@ impl World {
         let node = &mut self.fabric.host_mut(host).node;
         node.create_qp(qpn, init).expect("a fresh number");
         assert!(node.create_qp(qpn, init).is_err(), "the number is taken");
-        let qp = self.books_of(host, qpn, &init);
+        let mut qp = self.books_of(host, qpn, &init);
+        qp.overrun = qp.uses_tiny() && self.stations[host.0].overran;
         self.watch.know(qpn, qp.life, false);
         self.tell(|| format!("create {qpn} {kind:?} at h{} {init:?}", host.0));
         self.qps.push(qp);

@@ -286,6 +286,7 @@ fn station(fabric: &mut Fabric, index: usize, input: &mut Input<'_>) -> Station 
         shared: std::collections::VecDeque::new(),
         extended: std::collections::VecDeque::new(),
         limit: 0,
+        overran: false,
         small_receives: false,
         readonly,
         readonly_key: key,
