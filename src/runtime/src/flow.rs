@@ -5,10 +5,9 @@
 //! UD, which have no acknowledgements, are held back by nothing else. Reservations are charged what
 //! the kernel will charge at worst, so that a buffer cannot overflow, however many send to it.
 //!
-//! A neighbour may be stopped, or its line may be nonsense. So where the buffer still has room one
-//! packet goes all the same now and then, at longer and longer intervals (it also wakes an owner
-//! whose line went wrong), and a neighbour that reads nothing for [`STUCK_NS`] holds back nobody
-//! until it reads again.
+//! A neighbour may be stopped, or its line may be nonsense: one that reads nothing for [`STUCK_NS`]
+//! holds back nobody until it reads again. While a refused sender waits for more room than it needs,
+//! one packet goes all the same now and then, at longer and longer intervals.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,13 +17,16 @@ use rocebud_wire::{Gid, Qpn};
 /// Most bytes on their way to a neighbour. More would only lie in its buffer.
 const BUDGET_BYTES_MAX: u64 = 4 << 20;
 
-/// Of a buffer this many eighths are given out by reservation.
-const BUDGET_EIGHTHS: u64 = 5;
+/// Of a buffer this many eighths are given out. The kernel takes up to a quarter of a buffer for full
+/// although it was read: it returns what was read in portions of that size.
+const BUDGET_EIGHTHS: u64 = 6;
 
-/// And this many with what needs no reservation (acknowledgements, READ responses, the first packet
-/// of a queue pair) and with probes. The kernel takes up to a quarter of a buffer for full although it
-/// was read: it returns what was read in portions of that size.
-const USABLE_EIGHTHS: u64 = 6;
+/// Who was refused goes on when this part of the budget is free again: packets that leave one by one,
+/// each as soon as it has room, cost more than those that leave together.
+const RESUME_PARTS: u64 = 4;
+
+/// Or after this long, so that others who are never refused starve nobody.
+const RESUME_NS: u64 = 1_000_000;
 
 /// Network headers, room for a link header and the kernel's own record at the end of a datagram's
 /// memory.
@@ -114,6 +116,8 @@ struct Lane {
     leaving: u64,
     /// Something was sent since the last [`Flow::flush`]: more may follow.
     in_run: bool,
+    /// Since when everything was refused.
+    refused_ns: Option<u64>,
     wait: Option<Wait>,
     /// It read nothing beyond this for too long.
     stuck_at: Option<u64>,
@@ -242,6 +246,7 @@ impl Flow {
             sent: 0,
             leaving: 0,
             in_run: false,
+            refused_ns: None,
             wait: None,
             stuck_at: None,
         });
@@ -330,19 +335,26 @@ impl Lane {
     /// Reserves `cost`, or says whether a packet may go without.
     fn admits(&mut self, line: &Line, buffer: u64, cost: u64, now_ns: u64) -> bool {
         let budget = (buffer / 8 * BUDGET_EIGHTHS).min(BUDGET_BYTES_MAX);
-        let limit = budget.saturating_sub(self.sent);
+        let waits = |since: u64| now_ns.saturating_sub(since) < RESUME_NS;
+        let resume = if self.refused_ns.is_some_and(waits) {
+            budget / RESUME_PARTS
+        } else {
+            0
+        };
+        let limit = budget.saturating_sub(self.sent + resume);
         let missing = cost - self.reserved;
         // A lone packet reserves what it needs, so that nothing is to be given back.
         let many = if self.in_run { ENTRY_BYTES_MAX } else { 0 };
         for bytes in [missing.max(many), missing] {
             if line.reserve(bytes, limit) {
                 self.reserved += bytes;
+                self.refused_ns = None;
                 self.wait = None;
                 return true;
             }
         }
-        let usable = buffer / 8 * USABLE_EIGHTHS;
-        let fits = line.under_way() + self.sent + missing <= usable;
+        self.refused_ns.get_or_insert(now_ns);
+        let fits = line.under_way() + self.sent + missing <= budget;
         self.goes_all_the_same(line, fits, now_ns)
     }
 
