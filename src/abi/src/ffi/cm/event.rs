@@ -21,8 +21,9 @@ struct Event {
     head: rdma_cm_event,
     /// What `private_data` points to.
     private_data: Vec<u8>,
-    /// Whose count it is; for CONNECT_REQUEST who listens.
-    subject: *mut rdma_cm_id,
+    /// Whose count it is, by number: it may be gone when the daemon is. For CONNECT_REQUEST who
+    /// listens.
+    subject: (Manager, u32),
     membership: Option<u32>,
 }
 
@@ -61,7 +62,7 @@ impl Draft {
     }
 
     /// Hands it to C.
-    fn publish(self, subject: *mut rdma_cm_id) -> *mut rdma_cm_event {
+    fn publish(self, subject: &Id) -> *mut rdma_cm_event {
         let private_data = match &self.param {
             Param::Conn(param) => param.private_data.clone(),
             Param::Ud(param) | Param::Joined(param, _) => param.private_data.clone(),
@@ -110,7 +111,7 @@ impl Draft {
                 param,
             },
             private_data,
-            subject,
+            subject: (subject.manager.clone(), subject.number),
             membership: self.membership,
         });
         Box::into_raw(event).cast()
@@ -250,7 +251,7 @@ pub(super) fn next(channel: *mut rdma_event_channel) -> Outcome<*mut rdma_cm_eve
             continue;
         };
         match prepare(subject, event) {
-            Ok(draft) => return Ok(draft.publish(subject.as_ptr())),
+            Ok(draft) => return Ok(draft.publish(subject)),
             Err(Skip) => subject.complete(),
         }
     }
@@ -291,7 +292,8 @@ pub(super) fn complete(id: &Id) -> Outcome<()> {
 pub(super) fn acknowledge(event: *mut rdma_cm_event) {
     // SAFETY: rdma_cma.h: made by `publish`, acknowledged once.
     let event = unsafe { Box::from_raw(event.cast::<Event>()) };
-    if let Ok(id) = Id::of(event.subject) {
+    let (manager, number) = &event.subject;
+    if let Some(id) = find(manager, *number) {
         if let Some(membership) = event.membership {
             id.complete_membership(membership);
         }

@@ -93,7 +93,8 @@ fn all<T>(act: impl FnOnce(&mut HashMap<(usize, u32), Known>) -> T) -> T {
     act(all.get_or_insert_default())
 }
 
-/// The identifier that an event names. It stays until its events are acknowledged.
+/// The identifier that an event names. It stays until its events are acknowledged, unless the
+/// daemon is gone.
 pub(super) fn find<'a>(manager: &Manager, number: u32) -> Option<&'a Id> {
     let known = all(|ids| ids.get(&(manager.key(), number)).copied())?;
     // SAFETY: taken out of the table before it is freed; the daemon has counted the event that
@@ -342,7 +343,10 @@ impl Id {
             }
             Ok(answer) => Err(refusal(&answer)),
             // The daemon is gone, or this is a child: nobody is left to count events.
-            Err(e) if e.errno == Errno::EIO => Ok(()),
+            Err(e) if e.errno == Errno::EIO => {
+                self.drop_event();
+                Ok(())
+            }
             Err(e) => Err(e),
         }
     }
