@@ -422,13 +422,13 @@ impl Core {
         received
     }
 
-    /// When the next turn must happen even if nothing arrives.
-    pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        // What a turn's bounds left over has a deadline, too: its program may be asleep, and a UC or UD
-        // queue pair gets no answers that would wake anybody.
+    /// When the next turn must happen even if nothing arrives. What a turn left over has a deadline, too:
+    /// its program may be asleep, and a UC or UD queue pair gets no answers that would wake anybody. It
+    /// has none where the program is `watched` and will be served all the same.
+    pub(crate) fn deadline_ns(&self, watched: bool) -> Option<u64> {
         let waits = self.tx.is_stuck()
             || self.node.has_held()
-            || self.node.wants_transmit()
+            || (!watched && self.node.wants_transmit())
             || self.raw.is_stuck()
             || !self.outbox.is_empty();
         let retry = waits.then(|| now().0 + STUCK_RETRY_NS);

@@ -190,7 +190,18 @@ impl Progress {
     /// anything that may have made a deadline.
     #[inline]
     pub(crate) fn rearm(&self, core: &Core) {
-        if let Some(deadline) = core.deadline_ns()
+        self.arm(core, false);
+    }
+
+    /// As [`Progress::rearm`], after a poll: where the thread is watching, it sends what was left for it.
+    #[inline]
+    pub(crate) fn rearm_after_poll(&self, core: &Core) {
+        self.arm(core, self.is_watching());
+    }
+
+    #[inline]
+    fn arm(&self, core: &Core, watched: bool) {
+        if let Some(deadline) = core.deadline_ns(watched)
             && deadline < self.armed_ns.load(Ordering::Relaxed)
         {
             self.armed_ns.store(deadline, Ordering::Relaxed);

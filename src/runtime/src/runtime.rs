@@ -485,7 +485,7 @@ impl Runtime {
         let turn = core.turn(&self.shared, Instant(now), || {
             cq.has_entries() && progress.is_watching()
         });
-        progress.rearm(&core);
+        progress.rearm_after_poll(&core);
         drop(core);
         if turn.received != 0 {
             progress.rouse();
