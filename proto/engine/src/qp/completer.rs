@@ -143,8 +143,9 @@ impl Qp {
         while let Some(wqe) = self.sq.pop_complete() {
             self.complete_send(&wqe, cx);
         }
-        // Behind a wait for the peer's receive there is nothing left to wait for.
-        if self.sq.outstanding() {
+        // Behind a wait for the peer's receive there is nothing left to wait for. What has yet to be
+        // sent again may wait in line, too, and no answer will come that could wake it.
+        if self.sq.outstanding() && !(self.sq.waits && self.sq.nothing_in_flight()) {
             self.arm_ack_timer(cx);
         } else {
             self.wait_in_line(cx);

@@ -219,6 +219,11 @@ impl SendQueue {
         self.una < self.nxt
     }
 
+    /// Whatever is unacknowledged has yet to be sent again.
+    pub(crate) const fn nothing_in_flight(&self) -> bool {
+        self.cursor <= self.una
+    }
+
     /// Has work, and need not wait until others had their turn at a budget.
     pub(crate) fn may_go_on(&self) -> bool {
         self.has_work() && !self.waits

@@ -214,3 +214,35 @@ fn a_dead_neighbour_holds_up_nobody_for_ever() {
         assert_eq!(pair.results(0), [(0, WcStatus::Success)], "{op:?}");
     }
 }
+
+/// A message that is to be sent again after RNR waits in line behind a dead connection's share; what was
+/// sent before it is answered, and no timer runs that could wake it.
+#[test]
+fn a_dead_neighbour_does_not_hold_up_what_is_sent_again() {
+    let mut setup = Setup {
+        timeout: 0,
+        rnr_retry: 7,
+        ..Setup::default()
+    };
+    setup.cfg.peer_window_bytes = 2 * (setup.mtu.bytes() + 512);
+    let mut pair = many(2, setup);
+    pair.rule(|frame| match frame.packet().bth.dest_qp {
+        to if to == qpn(1, 1) => Fate::Drop,
+        _ => Fate::Deliver,
+    });
+    post(&mut pair, 0, wr(0, SendOp::Send, &[]));
+    post(&mut pair, 0, wr(1, SendOp::Send, &[]));
+    while pair.side[0].world.counter(Counter::RcvdRnrErr) == 0 {
+        assert!(pair.step());
+    }
+    let write = SendOp::Write {
+        remote: remote(FAR),
+    };
+    post(&mut pair, 1, wr(2, write, &[sge(START, 64 * 1024)]));
+    for wr_id in 0..2 {
+        pair.recv(1, wr_id, &[]).unwrap();
+    }
+    pair.run();
+    let done = [(0, WcStatus::Success), (1, WcStatus::Success)];
+    assert_eq!(pair.results(0), done);
+}
