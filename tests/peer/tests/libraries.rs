@@ -1,4 +1,4 @@
-//! Libraries and programs that stand on verbs: UCX, libfabric (it lists), Open MPI over UCX. Unmodified; where they check
+//! Libraries and programs that stand on verbs: UCX, libfabric, Open MPI over UCX. Unmodified; where they check
 //! nothing themselves, a program of ours on top of them does.
 
 use std::os::unix::fs::PermissionsExt;
@@ -42,6 +42,14 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = vec![Case::new("ucx_lists_rc_and_ud", &perftest, ucx_lists)];
     let fabric = [&host[..], &[Need::Program("fi_info")]].concat();
     all.push(Case::new("libfabric_lists_verbs", &fabric, libfabric_lists));
+    let pingpong = [&host[..], &[Need::Program("fi_pingpong")]].concat();
+    for kind in ["msg", "rdm"] {
+        all.push(Case::new(
+            &format!("fi_pingpong_{kind}"),
+            &pingpong,
+            move || fi_pingpong(kind),
+        ));
+    }
     for tl in TRANSPORTS.iter().copied() {
         all.push(Case::new(
             &format!("ucx_perftest_{tl}"),
@@ -95,6 +103,20 @@ fn libfabric_lists() -> Outcome {
         series.note(kind, ensure(listed, || format!("not in {domain}:\n{said}")));
     }
     series.end()
+}
+
+/// Connected endpoints by rdma_cm, and what libfabric makes of them; it compares the bytes.
+fn fi_pingpong(kind: &str) -> Outcome {
+    const PORT: u16 = 47592;
+    let wire = Wire::new(9000)?;
+    wire.a.count_arriving()?;
+    let args = ["-p", "verbs", "-e", kind, "-c", "-I", "100"];
+    let server = wire.a.rocebud("fi_pingpong", &args).limit(90);
+    let args = [&args[..], &[wire.a.v4.as_str()]].concat();
+    let client = wire.b.rocebud("fi_pingpong", &args).limit(90);
+    let (_, said) = duo((&wire.a, &server), &client, PORT)?;
+    ensure(said.contains("=100"), || format!("no result:\n{said}"))?;
+    crossed(&wire)
 }
 
 /// Both hosts with the transport under test and no other.

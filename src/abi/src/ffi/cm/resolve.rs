@@ -18,6 +18,11 @@ impl Id {
             answer => return Err(refusal(&answer)),
         };
         self.show_source(&source);
+        // A loopback address names no device, as the wildcard names none: with the kernel none has it, and
+        // libfabric, which binds whatever the host's name stands for, would see the others no more.
+        if source.ip.is_loopback() {
+            return Ok(());
+        }
         self.bind_device(ifindex)
     }
 
@@ -55,7 +60,8 @@ impl Id {
     }
 }
 
-/// `rdma_bind_addr`: to an address of a device, or to the wildcard, which names no device yet.
+/// `rdma_bind_addr`: to an address of a device, or to the wildcard or a loopback address, which name no device
+/// yet.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *const u8) -> c_int {
     enter::<MinusOne, c_int>(|| Id::of(id)?.bind(address).map(|()| 0))
