@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rocebud_peer::netns::{Addresses, Host, Wire};
 use rocebud_peer::program::Running;
 use rocebud_peer::runner::{Case, Need};
+use rocebud_peer::tree::c_program;
 use rocebud_peer::{Failure, Outcome, ensure, wrong};
 
 use crate::deaths::{Stream, told_of_the_end, wait_for_traffic, works};
@@ -17,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let perftest = [Need::Root, Need::Build, Need::Program("ib_send_bw")];
     vec![
         Case::new("c044_device_removed_under_traffic", &compiled, removed),
+        Case::new("c044_removed_device_cannot_be_opened", &compiled, opened),
         Case::new(
             "c044_device_removed_under_perftest",
             &perftest,
@@ -108,6 +110,19 @@ fn removed() -> Outcome {
         works(&wire.a, &wire.b)?;
     }
     ensure(other.client.alive(), || "the neighbour has ended".into())
+}
+
+/// A list of devices may be older than the removal of one.
+fn opened() -> Outcome {
+    let wire = Wire::new(1500)?;
+    let (path, device) = (c_program("gone")?, wire.a.device());
+    let program = wire.a.rocebud(&path, &["-d", &device]);
+    let mut program = program.limit(30).start()?;
+    program.wait_for("open")?;
+    promptly(&wire.a, "link del ve0")?;
+    let said = program.finish()?.succeeded()?;
+    let told = format!("errno {ENODEV}\nerrno {ENODEV}\n");
+    ensure(said.ends_with(&told), || format!("not ENODEV:\n{said}"))
 }
 
 /// The other end of the wire has lost its carrier.
