@@ -39,6 +39,7 @@ impl Flow {
         counters: Option<&Counters>,
     ) -> Result<Self, Misuse> {
         let context = qp.context();
+        context.check()?;
         match qp.qp_type() {
             QpType::RawPacket => {}
             QpType::Ud => {
