@@ -10,6 +10,8 @@
 //! after the field it *is* that difference, and has zeros everywhere else. [`verify_v4`] does
 //! this; about 15 bits of check are left, more where the caller bounds the identification.
 
+use core::net::IpAddr;
+
 use crc32fast::Hasher;
 
 use crate::{BTH_LEN, ICRC_LEN, UDP_PORT};
@@ -173,6 +175,45 @@ pub fn verify_v4(hdr: &V4, id: Id, frame: &[u8]) -> Option<RecoveredId> {
 #[must_use]
 pub fn verify_v6(hdr: &V6, frame: &[u8]) -> bool {
     split(frame).is_some_and(|(ib, wire)| v6(hdr, ib) == wire)
+}
+
+/// Checks a packet that a UDP socket gave: its addresses, the sender's port, and a guess at the IPv4
+/// identification, which the socket hides. Gives what explains the ICRC (zeros for IPv6). `None`: it is
+/// wrong, or the addresses are of two families.
+#[inline]
+#[must_use]
+pub fn verify_udp(
+    (src, dst): (IpAddr, IpAddr),
+    sport: u16,
+    guess: u16,
+    frame: &[u8],
+) -> Option<RecoveredId> {
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let header = V4 {
+                src: src.octets(),
+                dst: dst.octets(),
+                sport,
+                ..Default::default()
+            };
+            let max = u16::MAX;
+            verify_v4(&header, Id::Unknown { guess, max }, frame)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let header = V6 {
+                src: src.octets(),
+                dst: dst.octets(),
+                sport,
+                ..Default::default()
+            };
+            let none = RecoveredId {
+                id: 0,
+                flags_frag: 0,
+            };
+            verify_v6(&header, frame).then_some(none)
+        }
+        _ => None,
+    }
 }
 
 /// Checks a RoCE v1 packet; `frame` is BTH to ICRC.

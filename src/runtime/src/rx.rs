@@ -1,8 +1,6 @@
 //! The way in: lengths and opcode, then the ICRC, then the engine. Unverified bytes never reach
 //! application memory.
 
-use std::net::IpAddr;
-
 use rocebud_ctl::forward::{Header, Outbox};
 use rocebud_ctl::page::QpCount;
 use rocebud_engine::{Node, RxMeta};
@@ -41,7 +39,9 @@ impl Rx<'_> {
         world
             .flow
             .received(qpn, frame.data.len(), frame.seg_index != 0);
-        let Some((id, flags)) = verify(frame) else {
+        let ends = (frame.src.ip(), frame.dst);
+        let sealed = icrc::verify_udp(ends, frame.src.port(), frame.seg_index, frame.data);
+        let Some(icrc::RecoveredId { id, flags_frag }) = sealed else {
             return world.add(Counter::DropIcrc, 1);
         };
         if self.hooks.packet(Direction::Rx, frame.data) == Verdict::Drop {
@@ -54,7 +54,7 @@ impl Rx<'_> {
             traffic_class: frame.traffic_class,
             hop_limit: frame.hop_limit,
             ipv4_id: id,
-            ipv4_flags: flags,
+            ipv4_flags: flags_frag,
             ifindex: frame.ifindex,
             sport: frame.src.port(),
         };
@@ -81,34 +81,5 @@ impl Rx<'_> {
                 }
             }
         }
-    }
-}
-
-/// Checks the ICRC; gives the IPv4 identification and flags that explain it (0 for IPv6).
-fn verify(frame: &RxFrame<'_>) -> Option<(u16, u16)> {
-    match (frame.src.ip(), frame.dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let header = icrc::V4 {
-                src: src.octets(),
-                dst: dst.octets(),
-                sport: frame.src.port(),
-                ..Default::default()
-            };
-            let id = icrc::Id::Unknown {
-                guess: frame.seg_index,
-                max: u16::MAX,
-            };
-            icrc::verify_v4(&header, id, frame.data).map(|r| (r.id, r.flags_frag))
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let header = icrc::V6 {
-                src: src.octets(),
-                dst: dst.octets(),
-                sport: frame.src.port(),
-                ..Default::default()
-            };
-            icrc::verify_v6(&header, frame.data).then_some((0, 0))
-        }
-        _ => None,
     }
 }

@@ -2,16 +2,9 @@
  * cqex: extended completion queues: the iterator, every field, times, moderation, resizing, overruns.
  * cqex [-d DEV] [-g GID] [-m MTU] [-c CASES]    exit status 0 when every case passed
  * Build: cc -O2 -pthread -o cqex cqex.c -libverbs */
+#include "judge.h"
 #include "pair.h"
 #include <fcntl.h>
-
-#define LEN(a) (sizeof(a) / sizeof *(a))
-#define SAME(what, is, want)                                                                      \
-	do {                                                                                      \
-		unsigned long long is_ = (unsigned long long)(is), want_ = (unsigned long long)(want); \
-		if (is_ != want_)                                                                 \
-			FAIL("line %d: %s is %llu, expected %llu", __LINE__, what, is_, want_);   \
-	} while (0)
 
 #define EVERY_FIELD                                                                                      \
 	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_CVLAN |            \

@@ -2,25 +2,10 @@
  * domains: thread and parent domains, allocators of the program's, and objects imported within a process.
  * domains [-d DEV] [-g GID] [-m MTU] [-c CASES]    exit status 0 when every case passed
  * Build: cc -O2 -pthread -o domains domains.c -libverbs */
+#include "judge.h"
 #include "pair.h"
 #include <fcntl.h>
 #include <sys/wait.h>
-
-#define LEN(a) (sizeof(a) / sizeof *(a))
-#define SAME(what, is, want)                                                                      \
-	do {                                                                                      \
-		unsigned long long is_ = (unsigned long long)(is), want_ = (unsigned long long)(want); \
-		if (is_ != want_)                                                                 \
-			FAIL("line %d: %s is %llu, expected %llu", __LINE__, what, is_, want_);   \
-	} while (0)
-#define NULL_AND(what, call, e)                                                                   \
-	do {                                                                                      \
-		errno = 0;                                                                        \
-		if ((call) != NULL)                                                               \
-			FAIL("line %d: %s: succeeded", __LINE__, what);                           \
-		else if (errno != (e))                                                            \
-			FAIL("line %d: %s: errno %d, expected %d", __LINE__, what, errno, (e));   \
-	} while (0)
 
 static struct ibv_td *thread_domain(struct device *d)
 {

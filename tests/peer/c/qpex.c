@@ -2,15 +2,8 @@
  * qpex: extended posting (ibv_wr_*): every operation and setter, all or nothing, abort, threads.
  * qpex [-d DEV] [-g GID] [-m MTU] [-c CASES]    exit status 0 when every case passed
  * Build: cc -O2 -pthread -o qpex qpex.c -libverbs */
+#include "judge.h"
 #include "pair.h"
-
-#define LEN(a) (sizeof(a) / sizeof *(a))
-#define SAME(what, is, want)                                                                      \
-	do {                                                                                      \
-		unsigned long long is_ = (unsigned long long)(is), want_ = (unsigned long long)(want); \
-		if (is_ != want_)                                                                 \
-			FAIL("line %d: %s is %llu, expected %llu", __LINE__, what, is_, want_);   \
-	} while (0)
 
 #define WITH_FLUSH (1u << 11) /* later than release 44: constants and the slot behind wr_atomic_write */
 #define FLUSH_ACCESS (3 << 8)

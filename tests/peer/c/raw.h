@@ -3,23 +3,8 @@
  * device that sends them), and rules. */
 #ifndef ROCEBUD_PEER_RAW_H
 #define ROCEBUD_PEER_RAW_H
+#include "judge.h"
 #include "pair.h"
-
-#define LEN(a) (sizeof(a) / sizeof *(a))
-#define SAME(what, is, want)                                                                      \
-	do {                                                                                      \
-		long long is_ = (long long)(is), want_ = (long long)(want);                       \
-		if (is_ != want_)                                                                 \
-			FAIL("line %d: %s is %lld, expected %lld", __LINE__, what, is_, want_);   \
-	} while (0)
-#define NULL_AND(what, call, e)                                                                   \
-	do {                                                                                      \
-		errno = 0;                                                                        \
-		if ((call) != NULL)                                                               \
-			FAIL("line %d: %s: succeeded", __LINE__, what);                           \
-		else if (errno != (e))                                                            \
-			FAIL("line %d: %s: errno %d, expected %d", __LINE__, what, errno, (e));   \
-	} while (0)
 
 #define SLOTS 64
 #define SLOT 2048

@@ -45,7 +45,8 @@ pub(crate) fn read(frame: &RxFrame<'_>) -> Result<Datagram, Bad> {
         return Err(Bad::Malformed);
     }
     let mad: &[u8; MAD_LEN] = packet.payload.try_into().map_err(|_| Bad::Malformed)?;
-    if !is_sealed(frame) {
+    let ends = (frame.src.ip(), frame.dst);
+    if icrc::verify_udp(ends, frame.src.port(), frame.seg_index, frame.data).is_none() {
         return Err(Bad::Icrc);
     }
     Ok(Datagram {
@@ -54,34 +55,6 @@ pub(crate) fn read(frame: &RxFrame<'_>) -> Result<Datagram, Bad> {
         ifindex: frame.ifindex,
         mad: Box::new(*mad),
     })
-}
-
-fn is_sealed(frame: &RxFrame<'_>) -> bool {
-    match (frame.src.ip(), frame.dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let header = icrc::V4 {
-                src: src.octets(),
-                dst: dst.octets(),
-                sport: frame.src.port(),
-                ..Default::default()
-            };
-            let id = icrc::Id::Unknown {
-                guess: frame.seg_index,
-                max: u16::MAX,
-            };
-            icrc::verify_v4(&header, id, frame.data).is_some()
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let header = icrc::V6 {
-                src: src.octets(),
-                dst: dst.octets(),
-                sport: frame.src.port(),
-                ..Default::default()
-            };
-            icrc::verify_v6(&header, frame.data)
-        }
-        _ => false,
-    }
 }
 
 /// The port that a REQ or SIDR_REQ of the IP service asks at.

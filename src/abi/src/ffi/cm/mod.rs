@@ -16,4 +16,4 @@ mod multicast;
 mod qp;
 mod resolve;
 pub(super) mod types;
-mod verbs;
+pub(super) mod verbs;

@@ -11,16 +11,18 @@ use super::super::types::{
 
 unsafe extern "C" {
     pub(super) fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
-    pub(super) fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
-    pub(super) fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
-    pub(super) fn ibv_create_cq(
+    pub(in crate::ffi) fn ibv_create_comp_channel(
+        context: *mut ibv_context,
+    ) -> *mut ibv_comp_channel;
+    pub(in crate::ffi) fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
+    pub(in crate::ffi) fn ibv_create_cq(
         context: *mut ibv_context,
         cqe: c_int,
         cq_context: *mut c_void,
         channel: *mut ibv_comp_channel,
         comp_vector: c_int,
     ) -> *mut ibv_cq;
-    pub(super) fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
+    pub(in crate::ffi) fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
     pub(super) fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
     pub(super) fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp;
     pub(super) fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;

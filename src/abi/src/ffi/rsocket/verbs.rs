@@ -6,6 +6,9 @@ use rocebud_objects::{Errno, Misuse};
 
 use super::super::boundary::{Outcome, last_errno};
 use super::super::cm::types::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel};
+pub(super) use super::super::cm::verbs::{
+    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
+};
 use super::super::types::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_recv_wr,
     ibv_send_wr, ibv_wc,
@@ -53,16 +56,6 @@ unsafe extern "C" {
         init: *mut ibv_qp_init_attr,
     ) -> c_int;
     pub(super) fn rdma_destroy_qp(id: *mut rdma_cm_id);
-    pub(super) fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
-    pub(super) fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
-    pub(super) fn ibv_create_cq(
-        context: *mut ibv_context,
-        cqe: c_int,
-        cq_context: *mut c_void,
-        channel: *mut ibv_comp_channel,
-        comp_vector: c_int,
-    ) -> *mut ibv_cq;
-    pub(super) fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
     pub(super) fn ibv_reg_mr(
         pd: *mut ibv_pd,
         address: *mut c_void,
