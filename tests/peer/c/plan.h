@@ -4,7 +4,7 @@
  * side channel.
  *
  * An arena is one registered region. The plan says its content before (`image`) and after (`expect`)
- * a batch, canaries between and around the pieces included, so the check of a batch is one memcmp of
+ * a batch, canaries between and around the pieces included, so the check of a batch is one comparison of
  * everything. */
 #ifndef ROCEBUD_PEER_PLAN_H
 #define ROCEBUD_PEER_PLAN_H

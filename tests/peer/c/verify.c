@@ -12,6 +12,7 @@
  * write_imm, read, cas, fadd, forward (a READ and a fenced SEND of what it fetched).
  * -Z spoils a byte of this side's memory after each batch, to prove that the check sees it.
  * UC and UD run one message at a time and send again what the network lost; losses are reported.
+ * -Y tries the comparison itself, alone, against bytes that still arrive.
  * Exit status: 0 everything right, 1 wrong data or completions, 2 could not be set up.
  * Build: cc -O2 -pthread -o verify verify.c -libverbs */
 #include "plan.h"
@@ -346,17 +347,69 @@ static void check_grh(struct session *s)
 		FAIL("UD message: the header area names other addresses (bytes %02x .. %02x %02x)", g[0], g[20], g[29]);
 }
 
+/* Where `a` first differs from `b`; `n` where nowhere. Reads every byte of `a` once, so that it may be asked
+ * while a WRITE still arrives: memcmp, which looks again for the byte that differed, answers "equal" when that
+ * byte has come meanwhile, whatever lies behind it. */
+static uint32_t differs_at(const uint8_t *a, const uint8_t *b, uint32_t n)
+{
+	uint32_t at = 0;
+	for (uint64_t want; at + sizeof want <= n; at += sizeof want) {
+		memcpy(&want, b + at, sizeof want);
+		uint64_t is = *(const volatile uint64_t *)(const void *)(a + at);
+		if (is != want)
+			return at + (uint32_t)__builtin_ctzll(is ^ want) / 8;
+	}
+	while (at < n && *(const volatile uint8_t *)(a + at) == b[at])
+		at++;
+	return at;
+}
+
+#define FLIGHT 262144u
+struct flight { uint8_t *to, *from; uint32_t rounds, go, landed; };
+
+static void *fly(void *arg)
+{
+	struct flight *f = arg;
+	for (uint32_t r = 1; r <= f->rounds; r++) {
+		while (__atomic_load_n(&f->go, __ATOMIC_ACQUIRE) != r)
+			;
+		for (uint32_t at = 0; at < FLIGHT; at += 4096)
+			memcpy(f->to + at, f->from + at, 4096);
+		__atomic_store_n(&f->landed, r, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
+/* -Y: what is found equal while it arrives must be equal to its end. */
+static int compare_in_flight(void)
+{
+	struct flight f = { .to = malloc(FLIGHT), .from = malloc(FLIGHT), .rounds = 3000 };
+	pthread_t t;
+	if (!f.to || !f.from || pthread_create(&t, NULL, fly, &f))
+		DIE("memory or a thread");
+	memset(f.from, 0x33, FLIGHT);
+	for (uint32_t r = 1; r <= f.rounds; r++) {
+		memset(f.to, CANARY, FLIGHT);
+		__atomic_store_n(&f.go, r, __ATOMIC_RELEASE);
+		while (differs_at(f.to, f.from, FLIGHT) != FLIGHT)
+			;
+		if (__atomic_load_n(&f.landed, __ATOMIC_ACQUIRE) != r && differs_at(f.to, f.from, FLIGHT) != FLIGHT)
+			FAIL("round %u: found equal, and differs", r);
+		while (__atomic_load_n(&f.landed, __ATOMIC_ACQUIRE) != r)
+			;
+	}
+	pthread_join(t, NULL);
+	printf("verify %s: %u comparisons in flight\n", failures ? "FAIL" : "ok", f.rounds);
+	return failures != 0;
+}
+
 static int check(struct session *s, const struct half *h, uint32_t used, int requester, int quiet)
 {
 	if (plant)
 		h->arena[used - 1] ^= 1;
-	if (!memcmp(h->arena, h->expect, used))
-		return 1;
-	if (quiet)
-		return 0;
-	uint32_t at = 0;
-	while (h->arena[at] == h->expect[at])
-		at++;
+	uint32_t at = differs_at(h->arena, h->expect, used);
+	if (at == used || quiet)
+		return at == used;
 	const struct op *near = NULL;
 	for (uint32_t i = 0; i < h->batch.n; i++) {
 		const struct op *o = &h->batch.op[i];
@@ -577,7 +630,7 @@ int main(int argc, char **argv)
 	const char *dev = NULL, *port = "18700";
 	int opt, gid = -1, mtu = 0, fds[64];
 	program = "verify";
-	while ((opt = getopt(argc, argv, "d:g:m:p:T:s:n:q:t:S:o:P:i:w:BeQxZ")) != -1)
+	while ((opt = getopt(argc, argv, "d:g:m:p:T:s:n:q:t:S:o:P:i:w:BeQxYZ")) != -1)
 		switch (opt) {
 		case 'd': dev = optarg; break;
 		case 'g': gid = atoi(optarg); break;
@@ -597,6 +650,7 @@ int main(int argc, char **argv)
 		case 'e': c.events = 1; break;
 		case 'Q': c.srq = 1; break;
 		case 'x': c.sweep = 1; break;
+		case 'Y': return compare_in_flight();
 		case 'Z': plant = 1; break;
 		default: fprintf(stderr, "see the head of verify.c\n"); return 2;
 		}

@@ -55,7 +55,7 @@ fn frames(mtu: u32, family: Family, batches: bool) -> Outcome {
     let mut series = Series::default();
     for (name, program) in traffic(family, batches)? {
         let mut capture = Capture::start(stage.client())?;
-        series.note(&name, run(&stage, &program));
+        series.note(&name, stage.run(&program.as_program()));
         let file = capture.stop()?;
         let icrcs = series.note(&format!("{name}: icrc"), icrc(&file, batches));
         let seen = tshark(stage.client(), &file);
@@ -71,19 +71,6 @@ fn frames(mtu: u32, family: Family, batches: bool) -> Outcome {
     series.end()
 }
 
-/// An unreliable queue pair may lose a message to the disorder that a capture brings into the kernel's queues; what
-/// is judged here is how its frames look. Its bytes are judged where nobody captures.
-fn run(stage: &Stage, program: &Traffic) -> Result<(String, String), Failure> {
-    let mut tries = if program.is_unreliable() { 3 } else { 1 };
-    loop {
-        tries -= 1;
-        match stage.run(&program.as_program()) {
-            Err(Failure::Wrong(why)) if tries > 0 => println!("   once more: {why}"),
-            ran => return ran,
-        }
-    }
-}
-
 /// Programs with arguments that live as long as the list.
 struct Traffic {
     name: String,
@@ -94,10 +81,6 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn is_unreliable(&self) -> bool {
-        self.client.contains(&"uc")
-    }
-
     fn as_program(&self) -> Program<'_> {
         let mut p = if self.pingpong {
             Program::pingpong(&self.name, self.family, self.args)

@@ -38,6 +38,11 @@ pub(crate) fn cases() -> Vec<Case> {
         &needs,
         spoiled_byte,
     ));
+    all.push(Case::new(
+        "verify_compares_bytes_in_flight",
+        &[Need::Compiler],
+        compares_in_flight,
+    ));
     all.push(Case::new("c005_psn_wrap", &needs, || psn_wrap(0)));
     all.push(Case::new("c005_psn_wrap_one_percent_loss", &lossy, || {
         psn_wrap(1)
@@ -116,6 +121,16 @@ fn sweep(place: Place) -> Outcome {
     );
     series.note("ud", verify(&stage, Family::V4, &["-T", "ud", "-x"]));
     series.end()
+}
+
+/// The program itself: it finds nothing equal that still arrives.
+fn compares_in_flight() -> Outcome {
+    let verify = c_program("verify")?;
+    let out = std::process::Command::new(verify).arg("-Y").output()?;
+    if out.status.success() {
+        return Ok(());
+    }
+    wrong(String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
 /// The program itself: a byte changed behind the transport's back is found, on either side.
