@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use rocebud_objects::{AsyncEvent, Counter, CqId, EventKind, Instant, SrqId, Wc};
+use rocebud_objects::{AsyncEvent, Counter, CqId, EventKind, Instant, SrqId, Wc, WcStatus};
 
 use crate::config::NodeConfig;
 use crate::env::Env;
@@ -50,9 +50,17 @@ impl<E: Env> Cx<'_, E> {
     /// Delivers a completion. An overrun takes the attached queue pairs down at the end of the
     /// call, not in the middle of a handler.
     pub(crate) fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) {
-        if self.env.complete(cq, wc, solicited).is_err() && !self.core.dead_cqs.contains(&cq) {
-            self.core.dead_cqs.push(cq);
+        if self.env.complete(cq, wc, solicited).is_ok() {
+            return;
+        }
+        let first = !self.core.dead_cqs.contains(&cq);
+        // A queue pair may come to a queue that overran before. What is flushed tells nothing new.
+        let news = first || wc.status != WcStatus::WrFlushErr;
+        if news && !self.core.failed_cqs.contains(&cq) {
             self.core.failed_cqs.push(cq);
+        }
+        if first {
+            self.core.dead_cqs.push(cq);
             self.env.event(AsyncEvent::Cq {
                 cq,
                 kind: EventKind::CqErr,

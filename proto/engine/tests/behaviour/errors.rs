@@ -443,6 +443,33 @@ fn a_full_completion_queue_takes_its_queue_pairs_down() {
 }
 
 #[test]
+fn a_queue_pair_that_comes_to_an_overrun_completion_queue_is_told_too() {
+    let mut pair = Pair::rc();
+    pair.side[0].world.cq_room = Some(0);
+    let write = |i| {
+        wr(
+            i,
+            SendOp::Write {
+                remote: remote(FAR),
+            },
+            &[],
+        )
+    };
+    for round in 1..=3 {
+        pair.post(0, write(1)).unwrap();
+        pair.post(0, write(2)).unwrap();
+        pair.run();
+        assert_eq!(pair.state(0), QpState::Err, "round {round}");
+        assert_eq!(pair.events(0, EventKind::QpFatal), round);
+        assert_eq!(pair.events(0, EventKind::CqErr), 1, "said once");
+        for side in 0..2 {
+            pair.set_state(side, QpState::Reset).unwrap();
+            pair.connect(side);
+        }
+    }
+}
+
+#[test]
 fn a_wrong_answer_is_a_bad_response() {
     use rocebud_wire::{Aeth, Bth, Header, Psn};
     let forge = |opcode, psn, len: usize| {
