@@ -22,6 +22,7 @@ Environment:
   ROCEBUD_SOCKET  control socket of the daemon to use: a path, or @NAME for an abstract one
   ROCEBUD_DAEMON  program that is started as daemon when none runs
   ROCEBUD_REAL    off: leave out the devices of real RNICs
+  ROCEBUD_DAEMON_LOG  file to which such a daemon adds its lines (else they are lost)
   ROCEBUD_LOG     off, error, warn, info or debug";
 
 #[derive(Debug, Subcommand)]

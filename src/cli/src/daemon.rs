@@ -1,5 +1,8 @@
 //! `rocebud daemon`.
 
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
 use rocebud_ctl::SocketName;
 use rocebud_daemon::Options;
 
@@ -8,6 +11,11 @@ use crate::{Failure, sys, sysfs};
 
 pub(crate) fn run(args: DaemonArgs) -> Result<(), Failure> {
     let status = args.status_fd.map(sys::inherited).transpose()?;
+    if args.auto
+        && let Some(path) = std::env::var_os("ROCEBUD_DAEMON_LOG").filter(|p| !p.is_empty())
+    {
+        log_to(Path::new(&path));
+    }
     rocebud_daemon::run(Options {
         socket: args.socket.as_deref().map(SocketName::parse),
         auto: args.auto,
@@ -16,4 +24,17 @@ pub(crate) fn run(args: DaemonArgs) -> Result<(), Failure> {
     // The last program of a session leaves its tree to nobody else.
     sysfs::sweep();
     Ok(())
+}
+
+/// A daemon that a program has started has nobody who reads its standard error. Where the file
+/// cannot be had it runs without.
+fn log_to(path: &Path) {
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits();
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(flags.cast_signed())
+        .open(path);
+    let _ = file.map(|file| rustix::stdio::dup2_stderr(file));
 }

@@ -82,6 +82,9 @@ pub(crate) fn spawn_daemon(program: &Path, status: &OwnedFd) -> io::Result<()> {
 fn kept_environment() -> Vec<OsString> {
     let keep = |name: &OsStr| {
         let own = name.as_bytes().starts_with(b"ROCEBUD_") && name != "ROCEBUD_SYSFS";
+        // A program with rights that its user lacks writes to no file of that user's choice.
+        let own = own
+            && (name != "ROCEBUD_DAEMON_LOG" || fds::secure_env(c"ROCEBUD_DAEMON_LOG").is_some());
         // The runtime directory holds trees of `rocebud run` that are left to the daemon to remove.
         own || name == "PATH" || name == "RUST_BACKTRACE" || name == "XDG_RUNTIME_DIR"
     };

@@ -86,6 +86,8 @@ impl Spec {
         command.args(&self.argv[1..]);
         if self.clear_env {
             command.env_clear();
+        } else {
+            command.env("ROCEBUD_DAEMON_LOG", tree::daemon_log());
         }
         command
             .env("LC_ALL", "C")

@@ -105,6 +105,7 @@ fn verdict(case: &Case, machine: &Machine, strict: bool) -> Verdict {
     let outcome = if missing.is_empty() {
         catch_unwind(AssertUnwindSafe(|| (case.run)()))
             .unwrap_or_else(|_| Err(Failure::Wrong("the case panicked (see above)".into())))
+            .and_then(|()| no_daemon_panicked())
     } else {
         Err(Failure::Skip(missing.join(", ")))
     };
@@ -114,6 +115,17 @@ fn verdict(case: &Case, machine: &Machine, strict: bool) -> Verdict {
         Err(Failure::Skip(why)) if strict => Verdict::Failed(format!("skipped on CI: {why}")),
         Err(Failure::Skip(why)) => Verdict::Skipped(why),
     }
+}
+
+/// A daemon that panics takes the devices of all programs with it, whether a case notices or not.
+fn no_daemon_panicked() -> Outcome {
+    let log = crate::tree::daemon_log();
+    let said = std::fs::read_to_string(&log).unwrap_or_default();
+    let _ = std::fs::remove_file(&log);
+    if said.contains("panicked at") {
+        return Err(Failure::Wrong(format!("a daemon panicked:\n{said}")));
+    }
+    Ok(())
 }
 
 fn line(word: &str, name: &str, took: Duration, why: &str) {

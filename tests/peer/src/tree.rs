@@ -27,6 +27,11 @@ pub fn log_dir() -> PathBuf {
     dir
 }
 
+/// What daemons say that programs of this run have started.
+pub fn daemon_log() -> PathBuf {
+    log_dir().join(format!("daemons-{}.txt", std::process::id()))
+}
+
 /// A script of `tests/peer/scripts`.
 pub fn script(name: &str) -> String {
     root()

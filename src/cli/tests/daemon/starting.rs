@@ -228,3 +228,30 @@ fn a_missing_daemon_program_is_named() {
         "{err}"
     );
 }
+
+#[test]
+fn a_daemon_that_started_by_itself_logs_where_it_is_told() {
+    if !enter() {
+        return;
+    }
+    let name = format!("rocebud-log-{}", std::process::id());
+    let (file, link) = (
+        std::env::temp_dir().join(&name),
+        std::env::temp_dir().join(name + "-link"),
+    );
+    std::os::unix::fs::symlink(&file, &link).expect("symlink");
+    for (path, expected) in [(&link, false), (&file, true)] {
+        let mut command = rocebud(&["devices"]);
+        let (ok, _, err) = output(command.env("ROCEBUD_DAEMON_LOG", path));
+        assert!(ok, "{err}");
+        let said = std::fs::read_to_string(&file).unwrap_or_default();
+        assert_eq!(said.contains("rocebud daemon: serves "), expected, "{said}");
+        wait(8, "it leaves", || {
+            Client::connect_running(Role::Command)
+                .expect("connect")
+                .is_none()
+                .then_some(())
+        });
+    }
+    let _ = (std::fs::remove_file(&file), std::fs::remove_file(&link));
+}
