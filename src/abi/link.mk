@@ -11,7 +11,9 @@ BUILT := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 
 .PHONY: build
 build:
-	cargo build --quiet --profile $(PROFILE) -p rocebud-abi -p rocebud-shim -p rocebud-cli
+	cargo build --quiet --profile $(PROFILE) -p rocebud-abi -p rocebud-shim -p rocebud-cli \
+		-p rocebud-interop
 	src/abi/link.sh $(BUILT)/librocebud_abi.a build/lib
 	install -D $(BUILT)/librocebud_shim.so build/lib/rocebud-shim.so
 	install -D $(BUILT)/rocebud build/bin/rocebud
+	install -D $(BUILT)/rocebud-interop build/bin/rocebud-interop

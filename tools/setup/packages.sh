@@ -38,6 +38,13 @@ if [ "$purpose" = test ]; then
     want libucx-dev test -e /usr/include/ucp/api/ucp.h
     want openmpi-bin has mpirun
     want libopenmpi-dev has mpicc
+    # the kernel peer (tools/interop)
+    want qemu-system-x86 has qemu-system-x86_64
+    want busybox-static has busybox
+    want cpio has cpio
+    want xz-utils has xz
+    want zstd has zstd
+    want util-linux has setpriv
     want python3-pyverbs /usr/bin/python3 -c 'import pyverbs.device'
     want python3-pyverbs test -e /usr/share/doc/rdma-core/tests/run_tests.py
 fi

@@ -17,6 +17,7 @@ const EXAMPLES: &str = "Examples:
   rocebud run -- ib_write_bw             wait for a peer
   rocebud run -- ib_write_bw 10.0.0.1    measure against it
   rocebud status                         who runs, what was counted, what went wrong
+  rocebud interop --target rxe           test against Linux's own soft-RoCE, in a guest (root)
 
 Environment:
   ROCEBUD_SOCKET  control socket of the daemon to use: a path, or @NAME for an abstract one
@@ -31,6 +32,22 @@ pub(crate) enum Command {
     Daemon(DaemonArgs),
     Devices(DevicesArgs),
     Status(StatusArgs),
+    Interop(InteropArgs),
+}
+
+/// Test against kernel rxe in a guest, real RNICs, another machine or rocebud itself.
+///
+/// Starts `rocebud-interop`, which lies beside this program: `rocebud interop --help` is its help.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct InteropArgs {
+    /// What `rocebud-interop` is given
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGUMENTS"
+    )]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 /// Run a verbs program on rocebud's devices.
@@ -144,6 +161,18 @@ mod tests {
         assert_eq!(run.program, ["ib_write_bw", "--ns", "-a"]);
         let args = Args::try_parse_from(["rocebud", "run", "ib_write_bw", "-a"]);
         assert!(args.is_ok(), "{args:?}");
+    }
+
+    #[test]
+    fn everything_behind_interop_is_left_to_it() {
+        let args = Args::try_parse_from(["rocebud", "interop", "--target", "rxe", "--help"]);
+        let Ok(Args {
+            command: Command::Interop(interop),
+        }) = args
+        else {
+            panic!("not an interop: {args:?}");
+        };
+        assert_eq!(interop.arguments, ["--target", "rxe", "--help"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod args;
 mod daemon;
 mod devices;
+mod interop;
 mod namespace;
 mod run;
 mod status;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Daemon(args) => daemon::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Status(args) => status::run(args),
+        Command::Interop(args) => interop::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

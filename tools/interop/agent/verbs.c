@@ -1,0 +1,2 @@
+#include "agent.h"
+int scenarios(int in, int out) { (void)in; say(out, "error not yet"); return 1; }

@@ -1,0 +1,53 @@
+//! What is made once and kept: the compiled agent, the kernel package, the guest's image.
+//!
+//! `$ROCEBUD_INTEROP_CACHE`, else `$XDG_CACHE_HOME/rocebud/interop`, else `~/.cache/rocebud/interop`.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Doing, Result};
+
+/// The directory, made if it is missing.
+///
+/// # Errors
+/// It cannot be made.
+pub fn directory() -> Result<PathBuf> {
+    let from = |name| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    let path = from("ROCEBUD_INTEROP_CACHE")
+        .or_else(|| from("XDG_CACHE_HOME").map(|d| d.join("rocebud/interop")))
+        .or_else(|| from("HOME").map(|d| d.join(".cache/rocebud/interop")))
+        .unwrap_or_else(|| std::env::temp_dir().join("rocebud-interop"));
+    std::fs::create_dir_all(&path).doing(|| format!("the cache {}", path.display()))?;
+    Ok(path)
+}
+
+/// Held while something in the cache is made; others wait.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+/// Waits until nobody else makes something in the cache.
+///
+/// # Errors
+/// The lock file cannot be made.
+pub fn lock(cache: &Path) -> Result<Lock> {
+    let path = cache.join("lock");
+    let file = File::create(&path).doing(|| format!("{}", path.display()))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)
+        .doing(|| format!("locking {}", path.display()))?;
+    Ok(Lock { _file: file })
+}
+
+/// A name for these contents: FNV-1a, 64 bits. It tells versions apart, nothing more.
+pub fn digest(parts: &[&[u8]]) -> String {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in parts.iter().flat_map(|p| p.iter().chain(&[0xff])) {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}

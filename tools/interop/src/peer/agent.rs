@@ -1,0 +1,225 @@
+//! Talking to an agent: in the guest, on another machine, or beside us.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::error::{Doing, Error, Result, fail};
+use crate::netns;
+
+/// Must be the same as the agent's (`AGENT_VERSION` in `agent/agent.h`).
+pub const VERSION: u32 = 1;
+
+/// Where an agent answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Address {
+    /// The namespace from which it is reached.
+    pub namespace: Option<String>,
+    /// Its socket.
+    pub socket: SocketAddr,
+}
+
+/// A command that ran there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// As a shell has it; 124 when its time was up.
+    pub code: i32,
+    /// Standard output and error together.
+    pub output: String,
+}
+
+impl Address {
+    fn connect(&self) -> Result<TcpStream> {
+        let connect = || {
+            TcpStream::connect_timeout(&self.socket, Duration::from_secs(5))
+                .doing(|| format!("the agent at {} does not answer", self.socket))
+        };
+        let stream = match &self.namespace {
+            Some(name) => netns::enter(name, connect)?,
+            None => connect()?,
+        };
+        stream
+            .set_nodelay(true)
+            .doing(|| "a socket option".into())?;
+        Ok(stream)
+    }
+
+    /// Opens a connection of this kind and checks that both sides are of one version.
+    ///
+    /// # Errors
+    /// Nobody answers in ten seconds, or another version does.
+    pub fn open(&self, kind: &str, payload: &[u8]) -> Result<BufReader<TcpStream>> {
+        let mut stream = self.connect()?;
+        let timeout = |t| {
+            stream
+                .set_read_timeout(t)
+                .doing(|| "a socket option".into())
+        };
+        timeout(Some(Duration::from_secs(20)))?;
+        let hello = format!("rocebud-interop {VERSION} {kind}\n");
+        stream
+            .write_all(hello.as_bytes())
+            .doing(|| "greeting the agent".into())?;
+        stream
+            .write_all(payload)
+            .doing(|| "greeting the agent".into())?;
+        let mut reader = BufReader::new(stream);
+        greeted(&mut reader)?;
+        reader
+            .get_ref()
+            .set_read_timeout(None)
+            .doing(|| "a socket option".into())?;
+        Ok(reader)
+    }
+
+    /// Runs a shell command to its end.
+    ///
+    /// # Errors
+    /// The agent does not answer.
+    pub fn run(&self, command: &str, seconds: u64) -> Result<Ended> {
+        self.start(command, seconds)?.finish()
+    }
+
+    /// Runs a shell command that must exit with 0.
+    ///
+    /// # Errors
+    /// It did not; what it said.
+    pub fn must(&self, command: &str, seconds: u64) -> Result<String> {
+        let ended = self.run(command, seconds)?;
+        if ended.code == 0 {
+            return Ok(ended.output);
+        }
+        fail(format!(
+            "in the guest, {command}: exit status {}\n{}",
+            ended.code, ended.output
+        ))
+    }
+
+    /// Starts a shell command.
+    ///
+    /// # Errors
+    /// The agent does not answer.
+    pub fn start(&self, command: &str, seconds: u64) -> Result<Started> {
+        let kind = format!("run {seconds} {}", command.len());
+        let reader = self.open(&kind, command.as_bytes())?;
+        let stream = reader
+            .get_ref()
+            .try_clone()
+            .doing(|| "a second handle".into())?;
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let into = Arc::clone(&said);
+        let thread = std::thread::spawn(move || listen(reader, &into));
+        let end = Instant::now() + Duration::from_secs(seconds + 30);
+        Ok(Started {
+            stream,
+            said,
+            thread,
+            end,
+        })
+    }
+
+    /// Puts a file there.
+    ///
+    /// # Errors
+    /// The agent cannot write it.
+    pub fn put(&self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
+        let kind = format!("put {mode:o} {} {path}", content.len());
+        let mut reader = self.open(&kind, content)?;
+        greeted(&mut reader)
+    }
+}
+
+/// The agent's first answer.
+pub(crate) fn greeted(reader: &mut impl BufRead) -> Result<()> {
+    let mut line = String::new();
+    reader
+        .read_line(&mut line)
+        .doing(|| "the agent does not greet".into())?;
+    match line.trim().split_once(' ').unwrap_or_default() {
+        ("ok", _) => Ok(()),
+        ("error", why) => fail(format!("the agent refuses: {why}")),
+        _ => fail(format!(
+            "what answers is no agent of rocebud interop: {line:?}"
+        )),
+    }
+}
+
+fn listen(mut reader: BufReader<TcpStream>, into: &Mutex<Vec<u8>>) -> Option<i32> {
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let (kind, number) = line.trim().split_once(' ')?;
+        if kind == "x" {
+            return number.parse().ok();
+        }
+        let mut bytes = vec![0; number.parse().ok()?];
+        reader.read_exact(&mut bytes).ok()?;
+        into.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(bytes);
+    }
+}
+
+/// A command that runs there. Dropping it ends it.
+#[derive(Debug)]
+pub struct Started {
+    stream: TcpStream,
+    said: Arc<Mutex<Vec<u8>>>,
+    thread: JoinHandle<Option<i32>>,
+    end: Instant,
+}
+
+impl Started {
+    /// What it has said so far.
+    pub fn output(&self) -> String {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
+    /// Has it ended?
+    pub fn over(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// The agent is gone.
+    pub fn finish(self) -> Result<Ended> {
+        while !self.thread.is_finished() {
+            if Instant::now() > self.end {
+                return fail(
+                    "the agent does not end a command whose time is up: is the guest alive?",
+                );
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let Self {
+            thread,
+            said,
+            stream,
+            ..
+        } = self;
+        let code = thread.join().ok().flatten();
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+        let said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        let output = String::from_utf8_lossy(&said).into_owned();
+        let gone = || {
+            Error(format!(
+                "the agent is gone; its command had said:\n{output}"
+            ))
+        };
+        Ok(Ended {
+            code: code.ok_or_else(gone)?,
+            output: output.clone(),
+        })
+    }
+
+    /// Ends it.
+    pub fn kill(self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        let _ = self.thread.join();
+    }
+}

@@ -1,0 +1,147 @@
+//! The guest's image and the agent, made by `peer/image.sh` and `cc` and kept in the cache.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cache;
+use crate::error::{Doing, Result, fail};
+
+const IMAGE_SH: &str = include_str!("../../peer/image.sh");
+const INIT_SH: &str = include_str!("../../peer/init.sh");
+const AGENT: &[(&str, &str)] = &[
+    ("agent.h", include_str!("../../agent/agent.h")),
+    ("agent.c", include_str!("../../agent/agent.c")),
+    ("verbs.c", include_str!("../../agent/verbs.c")),
+];
+
+/// What a guest boots from.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// An ELF kernel, or a bzImage.
+    pub kernel: PathBuf,
+    /// The initramfs.
+    pub initrd: PathBuf,
+    /// Kernel and package versions.
+    pub version: String,
+}
+
+/// The agent for this machine, compiled if its sources are new.
+///
+/// # Errors
+/// There is no C compiler, or libibverbs' headers are missing.
+pub fn agent() -> Result<PathBuf> {
+    let cache = cache::directory()?;
+    let parts: Vec<&[u8]> = AGENT.iter().map(|(_, text)| text.as_bytes()).collect();
+    let dir = cache.join(format!("agent-{}", cache::digest(&parts)));
+    let program = dir.join("rocebud-interop-agent");
+    let _lock = cache::lock(&cache)?;
+    if program.exists() {
+        return Ok(program);
+    }
+    std::fs::create_dir_all(&dir).doing(|| format!("{}", dir.display()))?;
+    for (name, text) in AGENT {
+        std::fs::write(dir.join(name), text).doing(|| format!("writing {name}"))?;
+    }
+    let unfinished = dir.join("unfinished");
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-Wall", "-Wextra", "-pthread", "-o"])
+        .arg(&unfinished);
+    cc.args(
+        AGENT
+            .iter()
+            .filter(|(n, _)| n.ends_with(".c"))
+            .map(|(n, _)| dir.join(n)),
+    );
+    cc.args(["-libverbs", "-lrdmacm"]);
+    let remedy = "apt-get install gcc libc6-dev libibverbs-dev librdmacm-dev";
+    let out = cc
+        .output()
+        .doing(|| format!("the C compiler for the agent ({remedy})"))?;
+    if !out.status.success() {
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        return fail(format!("the agent does not compile ({remedy}):\n{said}"));
+    }
+    std::fs::rename(&unfinished, &program).doing(|| "keeping the agent".into())?;
+    Ok(program)
+}
+
+/// The guest's image, made if the scripts, the agent or the machine's packages are new.
+///
+/// # Errors
+/// A package is missing, or the kernel cannot be fetched.
+pub fn image(agent: &Path) -> Result<Image> {
+    let cache = cache::directory()?;
+    let bytes = std::fs::read(agent).doing(|| "reading the agent".into())?;
+    let packages = packages();
+    let parts = [
+        IMAGE_SH.as_bytes(),
+        INIT_SH.as_bytes(),
+        &bytes,
+        packages.as_bytes(),
+    ];
+    let dir = cache.join(format!("image-{}", cache::digest(&parts)));
+    let _lock = cache::lock(&cache)?;
+    let made = |dir: &Path| -> Option<Image> {
+        let version = std::fs::read_to_string(dir.join("version")).ok()?;
+        Some(Image {
+            kernel: dir.join("kernel"),
+            initrd: dir.join("initrd.cpio"),
+            version: version.trim().to_owned(),
+        })
+    };
+    if let Some(image) = made(&dir) {
+        return Ok(image);
+    }
+    forget_old(&cache);
+    std::fs::create_dir_all(&dir).doing(|| format!("{}", dir.display()))?;
+    let (script, init) = (dir.join("image.sh"), dir.join("init.sh"));
+    std::fs::write(&script, IMAGE_SH).doing(|| "writing image.sh".into())?;
+    std::fs::write(&init, INIT_SH).doing(|| "writing init.sh".into())?;
+    let mut build = Command::new("bash");
+    build
+        .arg(&script)
+        .arg(cache.join("kernel"))
+        .arg(&dir)
+        .arg(agent)
+        .arg(&init);
+    let out = build.output().doing(|| "starting bash".into())?;
+    match made(&dir) {
+        Some(image) if out.status.success() => Ok(image),
+        _ => {
+            let said = String::from_utf8_lossy(&out.stderr).into_owned();
+            let last: Vec<&str> = said.lines().rev().take(8).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            fail(format!(
+                "the guest's image cannot be made: {}",
+                last.join("\n")
+            ))
+        }
+    }
+}
+
+/// Images of older scripts and packages: each is 80 MB.
+fn forget_old(cache: &Path) {
+    let entries = std::fs::read_dir(cache).into_iter().flatten().flatten();
+    for entry in entries.filter(|e| e.file_name().to_string_lossy().starts_with("image-")) {
+        let _ = std::fs::remove_dir_all(entry.path());
+    }
+}
+
+/// What the image is made of besides our own files: the versions of the packages whose programs go into it.
+fn packages() -> String {
+    let names = [
+        "perftest",
+        "ibverbs-utils",
+        "ibverbs-providers",
+        "rdmacm-utils",
+        "libibverbs1",
+        "iproute2",
+        "libc6",
+    ];
+    let mut ask = Command::new("dpkg-query");
+    ask.args(["-W", "-f", "${Package} ${Version}\n"])
+        .args(names);
+    let said = ask.output().map(|o| o.stdout).unwrap_or_default();
+    let kernel = std::env::var("ROCEBUD_INTEROP_KERNEL").unwrap_or_default();
+    format!("{kernel}\n{}", String::from_utf8_lossy(&said))
+}

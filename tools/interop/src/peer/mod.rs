@@ -1,0 +1,325 @@
+//! The kernel peer: Linux `rdma_rxe` in a guest, on a wire that this program carries.
+//!
+//! The guest's first network card is the wire, without any offload; the second is qemu's user network, for the
+//! agent alone. The host's end is a tap in a namespace of its own.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::cleanup;
+use crate::error::{Doing, Result, fail};
+use crate::netns::Namespace;
+use crate::wire::{NETDEV, Plug, Wire};
+
+pub mod agent;
+pub mod image;
+
+use image::Image;
+
+/// The host's addresses on the wire.
+pub const OURS: (&str, &str) = ("10.98.0.1", "fd98:0:0:1::1");
+/// The target's.
+pub const THEIRS: (&str, &str) = ("10.98.0.2", "fd98:0:0:1::2");
+
+/// How the guest is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// MTU of the wire; 4200 or more gives path MTU 4096.
+    pub mtu: u32,
+    /// Seconds until it must answer. Software emulation needs 8 when nothing else runs.
+    pub boot_s: u64,
+    /// `kvm`, `tcg`, or `None` to find out.
+    pub accel: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mtu: 4200,
+            boot_s: 180,
+            accel: None,
+        }
+    }
+}
+
+/// A guest that runs. Dropping it ends it.
+#[derive(Debug)]
+pub struct Peer {
+    /// The wire to it.
+    pub wire: Wire,
+    /// The namespace of the host's end.
+    pub ns: Namespace,
+    /// Its agent.
+    pub agent: agent::Address,
+    /// Kernel and package versions.
+    pub version: String,
+    /// How it is run, and how long the boot took.
+    pub how: String,
+    qemu: Qemu,
+    dir: PathBuf,
+}
+
+impl Peer {
+    /// Boots one and waits until its agent answers.
+    ///
+    /// # Errors
+    /// qemu is missing, the guest does not boot in time, or another agent answers.
+    pub fn boot(image: &Image, options: &Options) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("rocebud-interop-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).doing(|| format!("{}", dir.display()))?;
+        let verdict = image.kernel.with_file_name(format!("accel-{}", boot_id()));
+        let mut accel = options
+            .accel
+            .clone()
+            .unwrap_or_else(|| guess_accel(&verdict));
+        let start = Instant::now();
+        let (ns, wire, qemu) = loop {
+            let plugged = plug(options)?;
+            let (ns, wire, theirs) = plugged;
+            let mut qemu = Qemu::start(image, options, &ns, &theirs, &dir, &accel)?;
+            drop(theirs);
+            // A hypervisor may offer KVM and hang in it: then nothing at all appears on the console.
+            if accel == "kvm"
+                && options.accel.is_none()
+                && qemu.wait_console("interop: init", 10).is_err()
+            {
+                std::fs::write(&verdict, "tcg").doing(|| "the cache".into())?;
+                accel = "tcg".into();
+                continue;
+            }
+            qemu.wait_console("AGENT READY", options.boot_s)?;
+            break (ns, wire, qemu);
+        };
+        let agent = agent::Address {
+            namespace: Some(ns.name().to_owned()),
+            socket: SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)),
+        };
+        let how = format!("{accel}, booted in {:.1} s", start.elapsed().as_secs_f64());
+        agent.must("rdma link show rxe0/1", 20)?;
+        Ok(Self {
+            wire,
+            ns,
+            agent,
+            version: image.version.clone(),
+            how,
+            qemu,
+            dir,
+        })
+    }
+
+    /// Does the guest still run?
+    pub fn alive(&mut self) -> bool {
+        self.qemu.alive()
+    }
+
+    /// The process id of qemu.
+    pub fn pid(&self) -> u32 {
+        self.qemu.child.id()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.qemu.stop();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// The port on 127.0.0.1 of the host's namespace that leads to the agent.
+const CONTROL_PORT: u16 = 7000;
+
+/// Namespace, tap with addresses, wire; and the end of the wire for qemu.
+fn plug(options: &Options) -> Result<(Namespace, Wire, UnixStream)> {
+    let ns = Namespace::new()?;
+    let tap = Plug::tap(&ns)?;
+    bring_up(&ns, options.mtu, OURS)?;
+    let (here, there) = UnixStream::pair().doing(|| "a socket pair".into())?;
+    let wire = Wire::lay(tap, Plug::Stream(here))?;
+    Ok((ns, wire, there))
+}
+
+/// Gives the tap of a namespace its addresses.
+///
+/// # Errors
+/// `ip` or `sysctl` failed.
+pub fn bring_up(ns: &Namespace, mtu: u32, (v4, v6): (&str, &str)) -> Result<()> {
+    ns.tool(&format!("sysctl -qw net.ipv6.conf.{NETDEV}.accept_dad=0"))?;
+    ns.ip(&format!("link set {NETDEV} mtu {mtu} up"))?;
+    ns.ip(&format!("addr add {v4}/24 dev {NETDEV}"))?;
+    ns.ip(&format!("-6 addr add {v6}/64 dev {NETDEV} nodad"))
+}
+
+fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+fn guess_accel(verdict: &Path) -> String {
+    let kvm = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/kvm")
+        .is_ok();
+    let known = std::fs::read_to_string(verdict).unwrap_or_default();
+    if kvm && known.trim() != "tcg" {
+        "kvm"
+    } else {
+        "tcg"
+    }
+    .into()
+}
+
+#[derive(Debug)]
+struct Qemu {
+    child: Child,
+    console: PathBuf,
+    log: PathBuf,
+}
+
+impl Qemu {
+    fn start(
+        image: &Image,
+        options: &Options,
+        ns: &Namespace,
+        wire: &UnixStream,
+        dir: &Path,
+        accel: &str,
+    ) -> Result<Self> {
+        let (console, log) = (dir.join("console.log"), dir.join("qemu.log"));
+        let _ = std::fs::remove_file(&console);
+        let out = File::create(&log).doing(|| format!("{}", log.display()))?;
+        let flags = rustix::io::FdFlags::empty();
+        rustix::io::fcntl_setfd(wire, flags).doing(|| "the wire's descriptor".into())?;
+        let mut command = Command::new("setpriv");
+        // the kernel ends it when this program is killed
+        command.args(["--pdeathsig", "KILL", "ip", "netns", "exec", ns.name()]);
+        command
+            .arg("qemu-system-x86_64")
+            .args(machine(accel))
+            .arg("-kernel")
+            .arg(&image.kernel);
+        command
+            .arg("-initrd")
+            .arg(&image.initrd)
+            .args(["-append", &kernel_line(options.mtu)]);
+        command
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()));
+        command.args(cards(wire.as_raw_fd()));
+        command
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().doing(|| "a log".into())?)
+            .stderr(out);
+        let child = command
+            .spawn()
+            .doing(|| "starting setpriv (util-linux)".into())?;
+        cleanup::process(child.id());
+        Ok(Self {
+            child,
+            console,
+            log,
+        })
+    }
+
+    fn alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until the console shows `text`.
+    fn wait_console(&mut self, text: &str, seconds: u64) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        loop {
+            let said = read_lossy(&self.console);
+            if said.contains(text) {
+                return Ok(());
+            }
+            let last: Vec<&str> = said.lines().rev().take(5).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            if !self.alive() {
+                let qemu = read_lossy(&self.log);
+                let missing = "apt-get install qemu-system-x86";
+                return fail(format!(
+                    "the guest ended before it was ready (is qemu there? {missing}): {}\n{}",
+                    qemu.trim(),
+                    last.join("\n")
+                ));
+            }
+            if Instant::now() > end {
+                self.stop();
+                return fail(format!(
+                    "the guest did not get ready within {seconds} s; the last on its console:\n{}",
+                    last.join("\n")
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn stop(&mut self) {
+        let pid = self.child.id();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        cleanup::process_gone(pid);
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn read_lossy(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    if let Ok(mut file) = File::open(path) {
+        let _ = file.read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn machine(accel: &str) -> Vec<String> {
+    let (accel, cpu) = if accel == "kvm" {
+        ("kvm", "host")
+    } else {
+        ("tcg,thread=multi", "max")
+    };
+    let words = format!(
+        "-name rocebud-interop -machine q35 -accel {accel} -cpu {cpu} -smp 1 -m 1024 -nodefaults \
+         -no-reboot -display none -device virtio-rng-pci"
+    );
+    words.split_whitespace().map(str::to_owned).collect()
+}
+
+fn kernel_line(mtu: u32) -> String {
+    let (v4, v6) = THEIRS;
+    format!(
+        "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr audit=0 cryptomgr.notests \
+         random.trust_cpu=1 peer.ip4={v4} peer.ip6={v6} peer.mtu={mtu}"
+    )
+}
+
+/// The wire, with every offload off so that it carries true frames, and the control network.
+fn cards(fd: i32) -> Vec<String> {
+    let off = "csum=off,guest_csum=off,gso=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off,\
+               guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,mrg_rxbuf=on";
+    vec![
+        "-netdev".into(),
+        format!("socket,id=wire,fd={fd}"),
+        "-device".into(),
+        format!(
+            "virtio-net-pci,netdev=wire,mac=52:54:00:98:00:02,addr=4,speed=10000,duplex=full,romfile=,{off}"
+        ),
+        "-netdev".into(),
+        format!(
+            "user,id=ctl,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:{CONTROL_PORT}-10.0.2.15:7000"
+        ),
+        "-device".into(),
+        "virtio-net-pci,netdev=ctl,mac=52:54:00:99:00:02,addr=5,romfile=".into(),
+    ]
+}
