@@ -11,7 +11,9 @@ const INIT_SH: &str = include_str!("../../peer/init.sh");
 const AGENT: &[(&str, &str)] = &[
     ("agent.h", include_str!("../../agent/agent.h")),
     ("agent.c", include_str!("../../agent/agent.c")),
+    ("verbs.h", include_str!("../../agent/verbs.h")),
     ("verbs.c", include_str!("../../agent/verbs.c")),
+    ("cm.c", include_str!("../../agent/cm.c")),
 ];
 
 /// What a guest boots from.
