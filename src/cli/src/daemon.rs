@@ -36,5 +36,5 @@ fn log_to(path: &Path) {
         .mode(0o600)
         .custom_flags(flags.cast_signed())
         .open(path);
-    let _ = file.map(|file| rustix::stdio::dup2_stderr(file));
+    let _ = file.map(rustix::stdio::dup2_stderr);
 }
