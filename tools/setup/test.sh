@@ -32,4 +32,11 @@ if [ "$(id -u)" = 0 ]; then
 else
     echo "bench: 0 passed, 0 failed, 1 skipped (needs root)"
 fi
+# the wire's proof: the short matrix between two of ours, and against Linux's own RoCE in a guest
+if [ "$(id -u)" = 0 ]; then
+    group build/bin/rocebud interop --target rocebud --short
+    group build/bin/rocebud interop --target rxe --short --boot 400
+else
+    echo "interop: 0 passed, 0 failed, 2 skipped (the targets rocebud and rxe need root)"
+fi
 exit $status

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  * The scenarios: lines "COMMAND key=value ..." in, one line out: "ok key=value ..." or "error WHY".
  *
- *   open dev= addr=                the device, and the GID that is this address
+ *   open dev= addr=                the device (any, without dev), and the GID that is this address
  *   start type= mtu= psn= count= size= seed= timeout= retry= rnr= srq= cm= wait=
  *                                  memory and (unless cm=1) a queue pair in INIT; ok qpn= addr= key= key_ro= gid=
  *   connect qpn= psn= gid=         to RTS
@@ -122,25 +122,32 @@ static int find_gid(struct scenario *s, const char *addr)
 	return fault(s, "no GID is %s", addr);
 }
 
+/* The device of this name; without a name the first that has the address. */
 static int open_device(struct scenario *s, const char *dev, const char *addr)
 {
-	int n = 0;
-	struct ibv_device **list = ibv_get_device_list(&n), *found = NULL;
-	for (int i = 0; list && i < n; i++)
-		if (!strcmp(ibv_get_device_name(list[i]), dev))
-			found = list[i];
+	int n = 0, right = 0;
+	struct ibv_device **list = ibv_get_device_list(&n);
 	if (s->ctx && s->own_ctx)
 		ibv_close_device(s->ctx);
-	s->ctx = found ? ibv_open_device(found) : NULL;
-	int e = errno;
+	s->ctx = NULL;
+	fault(s, "device %s is not there (%d devices are)", *dev ? dev : "(any)", n);
+	for (int i = 0; list && i < n && !right; i++) {
+		if (*dev && strcmp(ibv_get_device_name(list[i]), dev))
+			continue;
+		if (!(s->ctx = ibv_open_device(list[i]))) {
+			fault(s, "device %s cannot be opened: %s", ibv_get_device_name(list[i]), strerror(errno));
+			continue;
+		}
+		right = find_gid(s, addr);
+		if (!right) {
+			ibv_close_device(s->ctx);
+			s->ctx = NULL;
+		}
+	}
 	if (list)
 		ibv_free_device_list(list);
-	if (!found)
-		return fault(s, "device %s is not there (%d devices are)", dev, n);
-	if (!s->ctx)
-		return fault(s, "device %s cannot be opened: %s", dev, strerror(e));
-	s->own_ctx = 1;
-	return find_gid(s, addr);
+	s->own_ctx = right;
+	return right;
 }
 
 struct ibv_qp_init_attr qp_attr(const struct scenario *s)
@@ -534,8 +541,7 @@ static int manage(struct scenario *s, const char *line)
 	word(line, "addr", a, sizeof a);
 	word(line, "port", port, sizeof port);
 	if (!strncmp(line, "open ", 5)) {
-		if (!word(line, "dev", b, sizeof b))
-			return fault(s, "open wants a device");
+		word(line, "dev", b, sizeof b);
 		return open_device(s, b, a);
 	}
 	if (!strncmp(line, "connect ", 8))

@@ -1,11 +1,25 @@
 //! Interoperability tests of RoCE v2: against Linux `rdma_rxe` in a guest, real RNICs, other machines and
 //! rocebud itself.
+//!
+//! * [`peer`]: the kernel peer, its image and its agent; [`netns`], [`cleanup`]: where it lives and how it ends.
+//! * [`wire`]: carries every frame between the two ends; keeps them, and spoils those that a rule names.
+//! * [`target`], [`session`]: the two ends of a test, and the conversation with their agents.
+//! * [`matrix`], [`cell`], [`check`], [`known`]: what is tried, how, and how it is judged.
+//! * [`run`], [`report`]: a whole run and its result.
 
 #![deny(unsafe_code)]
 
 pub mod cache;
+pub mod cell;
+pub mod check;
 pub mod cleanup;
 pub mod error;
+pub mod known;
+pub mod matrix;
 pub mod netns;
 pub mod peer;
+pub mod report;
+pub mod run;
+pub mod session;
+pub mod target;
 pub mod wire;

@@ -2,19 +2,76 @@
 
 #![deny(unsafe_code)]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use rocebud_interop::error::{Result, fail};
+use rocebud_interop::error::{Doing, Error, Result, fail};
 use rocebud_interop::peer::{self, Options, Peer, agent::Address, image};
-use rocebud_interop::{cleanup, netns};
+use rocebud_interop::run::{self, Order};
+use rocebud_interop::target::Target;
+use rocebud_interop::{cleanup, matrix, netns};
 
 /// Test RoCE v2 against kernel rxe, real RNICs, another machine or rocebud itself.
 #[derive(Debug, Parser)]
-#[command(name = "rocebud interop", version, arg_required_else_help = true)]
+#[command(
+    name = "rocebud interop",
+    version,
+    arg_required_else_help = true,
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  rocebud interop --target rxe --html result.html     Linux's soft-RoCE, in a guest (root)
+  rocebud interop --target rocebud --only 'rc read'   ourselves, cells with these words
+  rocebud interop --target verbs:mlx5_0 --addresses 192.0.2.1,192.0.2.2
+  rocebud interop peer                                boot the guest and keep it
+
+Exit status: 0 all cells right (or explained), 1 a cell failed, 2 could not be run."
+)]
 struct Args {
+    #[command(flatten)]
+    test: TestArgs,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+}
+
+#[derive(Debug, clap::Args)]
+struct TestArgs {
+    /// rocebud, rxe, verbs:DEVICE or host:ADDRESS[:PORT]
+    #[arg(long, required = true)]
+    target: Option<Target>,
+    /// Only the cells of the short form
+    #[arg(long)]
+    short: bool,
+    /// Only cells with all these words in group or name
+    #[arg(long, value_name = "WORDS", default_value = "")]
+    only: String,
+    /// A matrix instead of the one that comes along
+    #[arg(long, value_name = "FILE")]
+    matrix: Option<PathBuf>,
+    /// Write the result as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the result as a page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write a capture of each cell that is not right
+    #[arg(long, value_name = "DIRECTORY")]
+    captures: Option<PathBuf>,
+    /// ... and of those that are
+    #[arg(long, requires = "captures")]
+    capture_all: bool,
+    /// Ours and the device's, for verbs:DEVICE
+    #[arg(long, value_delimiter = ',', value_name = "OURS,THEIRS")]
+    addresses: Vec<String>,
+    /// MTU of the wire; 4200 or more gives path MTU 4096
+    #[arg(long, default_value_t = 4200)]
+    mtu: u32,
+    /// kvm or tcg [default: kvm where it works]
+    #[arg(long)]
+    accel: Option<String>,
+    /// Seconds until the guest must be ready
+    #[arg(long, default_value_t = 180)]
+    boot: u64,
 }
 
 #[derive(Debug, Subcommand)]
@@ -31,6 +88,12 @@ enum Command {
         #[arg(long, default_value_t = 180)]
         boot: u64,
     },
+    /// Serve as the other machine of `--target host:…`, until stopped.
+    Agent {
+        /// TCP port. Whoever reaches it may run commands here: use a test network
+        #[arg(long, default_value_t = 7471)]
+        port: u16,
+    },
     /// Run a command in the guest of `rocebud interop peer`.
     Guest {
         /// The namespace that `peer` named
@@ -45,17 +108,20 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
-        Command::Peer { mtu, accel, boot } => serve(&Options {
+    let args = Args::parse();
+    let done = match args.command {
+        Some(Command::Peer { mtu, accel, boot }) => serve(&Options {
             mtu,
             accel,
             boot_s: boot,
         }),
-        Command::Guest {
+        Some(Command::Guest {
             namespace,
             limit,
             command,
-        } => guest(&namespace, limit, &command),
+        }) => guest(&namespace, limit, &command),
+        Some(Command::Agent { port }) => agent(port),
+        None => test(args.test),
     };
     cleanup::all();
     match done {
@@ -65,6 +131,49 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn test(args: TestArgs) -> Result<u8> {
+    let Some(target) = args.target else {
+        return fail("--target is missing");
+    };
+    netns::sweep();
+    cleanup::on_signals()?;
+    let matrix = match &args.matrix {
+        Some(path) => std::fs::read_to_string(path).doing(|| path.display().to_string())?,
+        None => matrix::BUILT_IN.to_owned(),
+    };
+    let report = run::run(&Order {
+        target,
+        matrix,
+        short: args.short,
+        only: args.only.split_whitespace().map(str::to_owned).collect(),
+        options: Options {
+            mtu: args.mtu,
+            accel: args.accel,
+            boot_s: args.boot,
+        },
+        addresses: args.addresses,
+        captures: args.captures,
+        capture_all: args.capture_all,
+    })?;
+    print!("{}", report.text());
+    for (path, text) in [(args.json, report.json()), (args.html, report.html())] {
+        if let Some(path) = path {
+            std::fs::write(&path, text).doing(|| path.display().to_string())?;
+        }
+    }
+    Ok(u8::from(report.sums().failed > 0))
+}
+
+/// Becomes the agent, on rocebud's devices if there is a build of it, else on the machine's own.
+fn agent(port: u16) -> Result<u8> {
+    use std::os::unix::process::CommandExt;
+    let program = image::agent()?;
+    let error = std::process::Command::new(program)
+        .args(["serve", &port.to_string()])
+        .exec();
+    Err(Error(format!("starting the agent: {error}")))
 }
 
 fn serve(options: &Options) -> Result<u8> {

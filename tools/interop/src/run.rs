@@ -1,0 +1,154 @@
+//! A run: the bench, every chosen cell, the report.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use crate::cell::{self, Ran, Verdict};
+use crate::error::{Doing, Result, fail};
+use crate::known::{self, Known};
+use crate::matrix::{Cell, Matrix};
+use crate::peer::Options;
+use crate::report::{Report, Sums};
+use crate::target::{Bench, Target};
+use crate::wire::{Seen, pcap};
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// Against whom.
+    pub target: Target,
+    /// The matrix, as TOML.
+    pub matrix: String,
+    /// Only the short form.
+    pub short: bool,
+    /// Only cells with all these words in their names or groups.
+    pub only: Vec<String>,
+    /// How the guest is to be.
+    pub options: Options,
+    /// Ours and the target's, for devices of this machine.
+    pub addresses: Vec<String>,
+    /// Captures of the cells that are not "ok" go here.
+    pub captures: Option<PathBuf>,
+    /// Captures of all cells.
+    pub capture_all: bool,
+}
+
+/// Runs it. Progress goes to standard error.
+///
+/// # Errors
+/// The bench cannot be set up, or the target is gone.
+pub fn run(order: &Order) -> Result<Report> {
+    let begin = Instant::now();
+    let cells: Vec<Cell> = chosen(order)?;
+    if cells.is_empty() {
+        return fail("no cell has these words in its name");
+    }
+    let target = order.target.name().to_owned();
+    let known = known::of(&target)?;
+    let mut bench = Bench::set_up(&order.target, &order.options, &order.addresses)?;
+    let mut progress = Progress::new(cells.len());
+    progress.note(&format!("{}: {} cells", bench.about, cells.len()));
+    let mut pair = None;
+    let mut ran = Vec::new();
+    for cell in &cells {
+        if bench.peer().is_some_and(|peer| !peer.alive()) {
+            return fail(format!(
+                "the guest ended, after {} of {} cells",
+                ran.len(),
+                cells.len()
+            ));
+        }
+        let (mut one, frames) = cell::run(&bench, &mut pair, cell, &target);
+        explain(&mut one, &known);
+        keep(order, &one, ran.len(), &frames)?;
+        progress.one(&one);
+        ran.push(one);
+    }
+    drop(pair);
+    let about = bench.about.clone();
+    Ok(Report {
+        target,
+        about,
+        seconds: begin.elapsed().as_secs_f64(),
+        cells: ran,
+    })
+}
+
+fn chosen(order: &Order) -> Result<Vec<Cell>> {
+    let target = order.target.name();
+    let wanted = |cell: &Cell| {
+        let name = format!("{} {}", cell.group, cell.name(target));
+        (cell.short || !order.short) && order.only.iter().all(|w| name.contains(w.as_str()))
+    };
+    let mut cells = Matrix::parse(&order.matrix)?.cells()?;
+    cells.retain(wanted);
+    Ok(cells)
+}
+
+fn explain(ran: &mut Ran, known: &[Known]) {
+    if let Verdict::Failed(why) = &ran.verdict
+        && let Some(entry) = known.iter().find(|k| k.explains(&ran.name, why))
+    {
+        ran.verdict = Verdict::Known(format!("{why}: {}", entry.reason));
+    }
+}
+
+fn keep(order: &Order, ran: &Ran, number: usize, frames: &[Seen]) -> Result<()> {
+    let Some(dir) = &order.captures else {
+        return Ok(());
+    };
+    if ran.verdict == Verdict::Ok && !order.capture_all {
+        return Ok(());
+    }
+    std::fs::create_dir_all(dir).doing(|| format!("{}", dir.display()))?;
+    let name: String = ran
+        .name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    pcap::write(&dir.join(format!("{number:03}-{name}.pcap")), frames)
+}
+
+/// A line that changes on a terminal, and only what matters elsewhere.
+struct Progress {
+    total: usize,
+    sums: Sums,
+    terminal: bool,
+}
+
+impl Progress {
+    fn new(total: usize) -> Self {
+        Self {
+            total,
+            sums: Sums::default(),
+            terminal: std::io::stderr().is_terminal(),
+        }
+    }
+
+    fn note(&self, text: &str) {
+        let _ = writeln!(std::io::stderr(), "{text}");
+    }
+
+    fn one(&mut self, ran: &Ran) {
+        self.sums.add(&ran.verdict);
+        let mut err = std::io::stderr().lock();
+        let clear = if self.terminal { "\r\x1b[K" } else { "" };
+        if matches!(ran.verdict, Verdict::Failed(_)) {
+            let _ = writeln!(err, "{clear}FAILED: {}: {}", ran.name, ran.verdict.why());
+        }
+        if self.terminal {
+            let s = &self.sums;
+            let done = s.ok + s.failed + s.known + s.not_run;
+            let _ = write!(
+                err,
+                "{clear}{done}/{} {} failed  {}",
+                self.total, s.failed, ran.name
+            );
+            if done == self.total {
+                let _ = write!(err, "{clear}");
+            }
+            let _ = err.flush();
+        }
+    }
+}

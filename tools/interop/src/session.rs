@@ -1,0 +1,216 @@
+//! A conversation with one agent: a line there, a line back.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use crate::cleanup;
+use crate::error::{Doing, Result, fail};
+use crate::peer::agent::{Address, VERSION};
+
+/// How the agent is reached.
+#[derive(Debug)]
+enum Channel {
+    Child(Child),
+    Stream(TcpStream),
+}
+
+/// An agent that waits for scenarios. Dropping it ends the conversation.
+#[derive(Debug)]
+pub struct Session {
+    name: String,
+    channel: Channel,
+    lines: Receiver<String>,
+    opened: String,
+}
+
+/// What an agent answered: the words behind "ok".
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Answer(HashMap<String, String>);
+
+impl Answer {
+    fn parse(words: &str) -> Self {
+        let pairs = words.split_whitespace().filter_map(|w| w.split_once('='));
+        Self(pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
+    }
+
+    /// A word of it, empty when it is not there.
+    pub fn word(&self, key: &str) -> &str {
+        self.0.get(key).map_or("", String::as_str)
+    }
+
+    /// A number of it (decimal or 0x…), 0 when it is not there.
+    pub fn number(&self, key: &str) -> u64 {
+        let text = self.word(key);
+        let parsed = match text.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16),
+            None => text.parse(),
+        };
+        parsed.unwrap_or(0)
+    }
+}
+
+impl Session {
+    /// Starts a program that speaks as an agent on its standard input and output.
+    ///
+    /// # Errors
+    /// It cannot be started, or is of another version.
+    pub fn start(name: &str, argv: &[String]) -> Result<Self> {
+        let Some((program, arguments)) = argv.split_first() else {
+            return fail("no program for the agent");
+        };
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit());
+        let mut child = command.spawn().doing(|| format!("starting {program}"))?;
+        cleanup::process(child.id());
+        let Some(out) = child.stdout.take() else {
+            return fail("the agent has no output");
+        };
+        let mut session = Self {
+            name: name.to_owned(),
+            channel: Channel::Child(child),
+            lines: listen(out),
+            opened: String::new(),
+        };
+        session.send(&format!("rocebud-interop {VERSION} verbs"))?;
+        session.receive(30)?;
+        Ok(session)
+    }
+
+    /// Meets an agent that serves.
+    ///
+    /// # Errors
+    /// Nobody answers, or another version does.
+    pub fn meet(name: &str, address: &Address) -> Result<Self> {
+        let reader = address.open("verbs", &[])?;
+        let stream = reader
+            .get_ref()
+            .try_clone()
+            .doing(|| "a second handle".into())?;
+        Ok(Self {
+            name: name.to_owned(),
+            channel: Channel::Stream(stream),
+            lines: listen(reader),
+            opened: String::new(),
+        })
+    }
+
+    /// Who it is, in messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Says a line.
+    ///
+    /// # Errors
+    /// The agent is gone.
+    pub fn send(&mut self, line: &str) -> Result<()> {
+        let bytes = format!("{line}\n");
+        let sent = match &mut self.channel {
+            Channel::Child(child) => match &mut child.stdin {
+                Some(stdin) => stdin
+                    .write_all(bytes.as_bytes())
+                    .and_then(|()| stdin.flush()),
+                None => Ok(()),
+            },
+            Channel::Stream(stream) => stream.write_all(bytes.as_bytes()),
+        };
+        sent.doing(|| format!("{}: the agent is gone", self.name))
+    }
+
+    /// Waits for an answer.
+    ///
+    /// # Errors
+    /// "error …" from the agent, its end, or silence.
+    pub fn receive(&mut self, seconds: u64) -> Result<Answer> {
+        let line = match self.lines.recv_timeout(Duration::from_secs(seconds)) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                return fail(format!(
+                    "{}: the agent is silent for {seconds} s",
+                    self.name
+                ));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return fail(format!("{}: {GONE}", self.name));
+            }
+        };
+        match line.split_once(' ').unwrap_or((line.as_str(), "")) {
+            ("ok", words) => Ok(Answer::parse(words)),
+            ("error", why) => fail(format!("{}: {why}", self.name)),
+            _ => fail(format!("{}: the agent says {line:?}", self.name)),
+        }
+    }
+
+    /// A line, and its answer.
+    ///
+    /// # Errors
+    /// As [`Session::receive`].
+    pub fn ask(&mut self, line: &str) -> Result<Answer> {
+        self.send(line)?;
+        self.receive(40)
+    }
+
+    /// Uses this device and address; asks only when it is another than the last.
+    ///
+    /// # Errors
+    /// The device or the address is not there.
+    pub fn open(&mut self, device: &str, address: &str) -> Result<()> {
+        let line = format!("open dev={device} addr={address}");
+        if self.opened != line {
+            self.opened.clear();
+            self.ask(&line)?;
+            self.opened = line;
+        }
+        Ok(())
+    }
+
+    /// Forgets which device is open.
+    pub fn closed(&mut self) {
+        self.opened.clear();
+    }
+}
+
+/// How the end of an agent is told.
+pub const GONE: &str = "the agent ended";
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        match &mut self.channel {
+            Channel::Child(child) => {
+                drop(child.stdin.take());
+                let pid = child.id();
+                if self.lines.recv_timeout(Duration::from_secs(3))
+                    != Err(RecvTimeoutError::Disconnected)
+                {
+                    let _ = child.kill();
+                }
+                let _ = child.wait();
+                cleanup::process_gone(pid);
+            }
+            Channel::Stream(stream) => {
+                let _ = stream.shutdown(std::net::Shutdown::Both);
+            }
+        }
+    }
+}
+
+fn listen(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (to, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines() {
+            let Ok(line) = line else { return };
+            if to.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}

@@ -1,0 +1,313 @@
+//! Who is tested, and the bench for it: two agents, and where possible the wire between them.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::error::{Doing, Error, Result, fail};
+use crate::netns::Namespace;
+use crate::peer::agent::Address;
+use crate::peer::{OURS, Options, Peer, THEIRS, bring_up, image};
+use crate::session::Session;
+use crate::wire::{Plug, Wire};
+
+/// Who is tested.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Ourselves, in another namespace.
+    Rocebud,
+    /// Linux `rdma_rxe`, in a guest.
+    Rxe,
+    /// A device of this machine's own libibverbs.
+    Verbs(String),
+    /// An agent on another machine (`rocebud interop agent` there).
+    Host(String),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text.split_once(':').unwrap_or((text, "")) {
+            ("rocebud", "") => Ok(Self::Rocebud),
+            ("rxe", "") => Ok(Self::Rxe),
+            ("verbs", device) if !device.is_empty() => Ok(Self::Verbs(device.into())),
+            ("host", address) if !address.is_empty() => Ok(Self::Host(address.into())),
+            _ => Err("a target is rocebud, rxe, verbs:DEVICE or host:ADDRESS[:PORT]".into()),
+        }
+    }
+}
+
+impl Target {
+    /// A short name, for tables and for the list of known disagreements.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Rocebud => "rocebud",
+            Self::Rxe => "rxe",
+            Self::Verbs(device) => device,
+            Self::Host(address) => address,
+        }
+    }
+}
+
+/// An end of a test.
+#[derive(Clone, Debug)]
+pub struct Party {
+    /// How to reach or start its agent.
+    pub how: Reach,
+    /// Its device; empty: the one that has the address.
+    pub device: String,
+    /// Its addresses.
+    pub v4: Option<String>,
+    /// The same for IPv6.
+    pub v6: Option<String>,
+}
+
+/// How an agent is reached.
+#[derive(Clone, Debug)]
+pub enum Reach {
+    /// A program that speaks as an agent.
+    Program(Vec<String>),
+    /// An agent that serves.
+    Agent(Address),
+}
+
+impl Party {
+    /// A new conversation with its agent.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn session(&self, name: &str) -> Result<Session> {
+        match &self.how {
+            Reach::Program(argv) => Session::start(name, argv),
+            Reach::Agent(address) => Session::meet(name, address),
+        }
+    }
+
+    /// Its address of a family.
+    pub fn address(&self, v6: bool) -> Option<&str> {
+        if v6 {
+            self.v6.as_deref()
+        } else {
+            self.v4.as_deref()
+        }
+    }
+}
+
+/// What keeps a bench up.
+#[derive(Debug)]
+enum Frame {
+    Guest(Box<Peer>),
+    Pair {
+        wire: Wire,
+        _ours: Namespace,
+        _theirs: Namespace,
+    },
+    Nothing,
+}
+
+/// Two ends ready for scenarios.
+#[derive(Debug)]
+pub struct Bench {
+    /// Rocebud.
+    pub ours: Party,
+    /// The target.
+    pub theirs: Party,
+    /// What the target is, in words.
+    pub about: String,
+    frame: Frame,
+}
+
+impl Bench {
+    /// Sets everything up for a target.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn set_up(target: &Target, options: &Options, addresses: &[String]) -> Result<Self> {
+        let agent = image::agent()?;
+        match target {
+            Target::Rocebud => Self::pair(options, &agent),
+            Target::Rxe => Self::guest(options, &agent),
+            Target::Verbs(device) => Self::own(device, addresses, &agent),
+            Target::Host(host) => Self::host(host, &agent),
+        }
+    }
+
+    /// The wire, if this program carries it.
+    pub fn wire(&self) -> Option<&Wire> {
+        match &self.frame {
+            Frame::Guest(peer) => Some(&peer.wire),
+            Frame::Pair { wire, .. } => Some(wire),
+            Frame::Nothing => None,
+        }
+    }
+
+    /// The guest, if there is one.
+    pub fn peer(&mut self) -> Option<&mut Peer> {
+        match &mut self.frame {
+            Frame::Guest(peer) => Some(peer),
+            _ => None,
+        }
+    }
+
+    fn pair(options: &Options, agent: &Path) -> Result<Self> {
+        let (ours, theirs) = (Namespace::new()?, Namespace::new()?);
+        let wire = Wire::lay(Plug::tap(&ours)?, Plug::tap(&theirs)?)?;
+        bring_up(&ours, options.mtu, OURS)?;
+        bring_up(&theirs, options.mtu, THEIRS)?;
+        Ok(Self {
+            ours: rocebud_in(Some(ours.name()), agent, OURS)?,
+            theirs: rocebud_in(Some(theirs.name()), agent, THEIRS)?,
+            about: "rocebud in two namespaces".into(),
+            frame: Frame::Pair {
+                wire,
+                _ours: ours,
+                _theirs: theirs,
+            },
+        })
+    }
+
+    fn guest(options: &Options, agent: &Path) -> Result<Self> {
+        let peer = Peer::boot(&image::image(agent)?, options)?;
+        let theirs = Party {
+            how: Reach::Agent(peer.agent.clone()),
+            device: "rxe0".into(),
+            v4: Some(THEIRS.0.into()),
+            v6: Some(THEIRS.1.into()),
+        };
+        Ok(Self {
+            ours: rocebud_in(Some(peer.ns.name()), agent, OURS)?,
+            theirs,
+            about: format!("rdma_rxe of Linux {} ({})", peer.version, peer.how),
+            frame: Frame::Guest(Box::new(peer)),
+        })
+    }
+
+    fn own(device: &str, addresses: &[String], agent: &Path) -> Result<Self> {
+        let [ours, theirs] = addresses else {
+            return fail(
+                "verbs:DEVICE wants --addresses OURS,THEIRS: an address of an interface that rocebud \
+                 may use, and the device's",
+            );
+        };
+        let at = |addr: &String| -> Result<(Option<String>, Option<String>)> {
+            let ip: IpAddr = addr.parse().doing(|| addr.clone())?;
+            Ok(if ip.is_ipv4() {
+                (Some(addr.clone()), None)
+            } else {
+                (None, Some(addr.clone()))
+            })
+        };
+        let ((v4, v6), (their_v4, their_v6)) = (at(ours)?, at(theirs)?);
+        let program = vec![agent.display().to_string(), "verbs".into()];
+        let party = rocebud_in(None, agent, ("", ""))?;
+        Ok(Self {
+            ours: Party { v4, v6, ..party },
+            theirs: Party {
+                how: Reach::Program(program),
+                device: device.to_owned(),
+                v4: their_v4,
+                v6: their_v6,
+            },
+            about: format!("{device} of this machine"),
+            frame: Frame::Nothing,
+        })
+    }
+
+    fn host(host: &str, agent: &Path) -> Result<Self> {
+        let with_port = if host.contains("]:") || host.matches(':').count() == 1 {
+            host.to_owned()
+        } else {
+            format!(
+                "{}:7471",
+                if host.contains(':') {
+                    format!("[{host}]")
+                } else {
+                    host.to_owned()
+                }
+            )
+        };
+        let mut found = with_port
+            .to_socket_addrs()
+            .doing(|| format!("host {host}"))?;
+        let Some(socket) = found.next() else {
+            return fail(format!("host {host} has no address"));
+        };
+        let mine = own_address_towards(socket)?;
+        let split = |ip: IpAddr| {
+            let text = ip.to_string();
+            if ip.is_ipv4() {
+                (Some(text), None)
+            } else {
+                (None, Some(text))
+            }
+        };
+        let ((v4, v6), (their_v4, their_v6)) = (split(mine), split(socket.ip()));
+        Ok(Self {
+            ours: Party {
+                v4,
+                v6,
+                ..rocebud_in(None, agent, ("", ""))?
+            },
+            theirs: Party {
+                how: Reach::Agent(Address {
+                    namespace: None,
+                    socket,
+                }),
+                device: String::new(),
+                v4: their_v4,
+                v6: their_v6,
+            },
+            about: format!("the agent at {socket}"),
+            frame: Frame::Nothing,
+        })
+    }
+}
+
+fn own_address_towards(peer: SocketAddr) -> Result<IpAddr> {
+    let any = if peer.is_ipv4() {
+        "0.0.0.0:0"
+    } else {
+        "[::]:0"
+    };
+    let socket = UdpSocket::bind(any).doing(|| "a socket".into())?;
+    socket.connect(peer).doing(|| format!("no way to {peer}"))?;
+    Ok(socket.local_addr().doing(|| "the own address".into())?.ip())
+}
+
+/// `rocebud`, beside this program or where `ROCEBUD_BIN` says.
+///
+/// # Errors
+/// It is not there.
+pub fn rocebud() -> Result<PathBuf> {
+    let beside = || Some(std::env::current_exe().ok()?.with_file_name("rocebud"));
+    let named = std::env::var_os("ROCEBUD_BIN").map(PathBuf::from);
+    let path = named.or_else(beside).unwrap_or_default();
+    let lib = path
+        .parent()
+        .and_then(Path::parent)
+        .map(|d| d.join("lib/libibverbs.so.1"));
+    if path.exists() && lib.is_some_and(|l| l.exists()) {
+        return Ok(path);
+    }
+    Err(Error(format!(
+        "{} is no complete build: run `make build` and build/bin/rocebud, or set ROCEBUD_BIN",
+        path.display()
+    )))
+}
+
+fn rocebud_in(namespace: Option<&str>, agent: &Path, (v4, v6): (&str, &str)) -> Result<Party> {
+    let mut argv: Vec<String> = Vec::new();
+    if let Some(name) = namespace {
+        argv.extend(["ip", "netns", "exec", name].map(str::to_owned));
+    }
+    argv.push(rocebud()?.display().to_string());
+    argv.extend(["run", "--"].map(str::to_owned));
+    argv.extend([agent.display().to_string(), "verbs".into()]);
+    Ok(Party {
+        how: Reach::Program(argv),
+        device: String::new(),
+        v4: Some(v4.into()),
+        v6: Some(v6.into()),
+    })
+}
