@@ -267,6 +267,9 @@ impl Qp {
             ));
         }
         self.pace = Pace::new(limit);
+        if self.sq.nothing_in_flight() && matches!(self.sq.timer, sq::Timer::Ack { .. }) {
+            self.arm_ack_timer(cx);
+        }
         cx.core.ready.push(self.index);
         Ok(())
     }

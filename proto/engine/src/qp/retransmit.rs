@@ -24,15 +24,20 @@ impl Qp {
         cx.core.timers.set(self.index, at);
     }
 
-    /// Starts (or restarts) the wait for an answer, if the queue pair has a timeout at all.
+    /// Starts (or restarts) the wait for an answer, if the queue pair has a timeout at all. Where
+    /// nothing is under way and the rate limit holds the next packet back, from when that may leave.
     pub(crate) fn arm_ack_timer<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
         self.sq.excuses = 0;
         let timer = match self.ack_timeout_ns(cx) {
             0 => Timer::Off,
             nominal => {
                 let backoff = self.sq.timeouts.min(limits::TIMEOUT_BACKOFF_SHIFT_MAX);
+                let held = self
+                    .pace
+                    .wait(cx.now)
+                    .filter(|_| self.sq.nothing_in_flight());
                 Timer::Ack {
-                    deadline: cx.now + (nominal << backoff),
+                    deadline: held.unwrap_or(cx.now) + (nominal << backoff),
                 }
             }
         };

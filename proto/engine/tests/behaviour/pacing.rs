@@ -1,8 +1,8 @@
 //! Rate limits: requests leave no faster, nothing is lost or sent twice for it.
 
-use rocebud_objects::{Counter, Errno, QpState, QpType, RateLimit, SendOp};
+use rocebud_objects::{Counter, Errno, QpState, QpType, RateLimit, SendOp, WcStatus};
 
-use crate::pair::{Pair, QPN, START, Setup, Side, remote, sge, wr};
+use crate::pair::{Fate, Pair, QPN, START, Setup, Side, remote, sge, wr};
 
 const FAR: u64 = START + 0x10_0000;
 const BYTES: u32 = 100_000;
@@ -45,6 +45,64 @@ fn a_limited_connection_keeps_its_rate_and_sends_nothing_twice() {
         );
         assert_eq!(pair.side[0].world.counter(Counter::Retransmits), 0);
     }
+}
+
+/// Retries are over after some tens of milliseconds.
+fn quick() -> Pair {
+    Pair::new(Setup {
+        timeout: 8,
+        ..Setup::default()
+    })
+}
+
+/// Some packets at once, then one in 170 ms.
+fn slow(pair: &mut Pair) {
+    let limit = RateLimit {
+        rate_kbps: 50,
+        max_burst_bytes: 5000,
+        ..RateLimit::default()
+    };
+    let Side { node, world, .. } = &mut pair.side[0];
+    node.set_rate_limit(pair.now, QPN[0], limit, world).unwrap();
+}
+
+#[test]
+fn a_resend_that_the_rate_holds_back_costs_no_retries() {
+    let mut pair = quick();
+    // The first packets leave at once, before it is known that nobody takes them; after that, one
+    // takes longer than all retries together.
+    slow(&mut pair);
+    for id in 0..3 {
+        pair.post(0, wr(id, SendOp::Send, &[sge(START, 1024)]))
+            .unwrap();
+    }
+    for id in 0..3 {
+        let soon = pair.now + 500_000_000;
+        pair.run_until(soon);
+        pair.recv(1, id, &[sge(FAR, 2048)]).unwrap();
+    }
+    pair.run();
+    let all_well = [0, 1, 2].map(|id| (id, WcStatus::Success));
+    assert_eq!(pair.results(0), all_well);
+}
+
+#[test]
+fn a_limit_that_is_lifted_brings_the_clock_of_retries_back() {
+    let mut pair = quick();
+    slow(&mut pair);
+    for id in 0..2 {
+        pair.post(0, wr(id, SendOp::Send, &[sge(START, 1024)]))
+            .unwrap();
+    }
+    let soon = pair.now + 500_000_000;
+    pair.run_until(soon);
+    pair.rule(|_| Fate::Drop);
+    limit(&mut pair, 0).unwrap();
+    let before = pair.now;
+    pair.run();
+    assert_eq!(pair.results(0)[0], (0, WcStatus::RetryExcErr));
+    let ms = pair.now.ns_since(before) / 1_000_000;
+    assert!(ms < 10_000, "{ms} ms");
 }
 
 #[test]
