@@ -16,6 +16,7 @@ use crate::env::{Directory, World};
 use crate::flow::Flow;
 use crate::hooks::Hooks;
 use crate::keys::KeyTable;
+use crate::later::Later;
 use crate::qpn::QpnPool;
 use crate::raw::Raw;
 use crate::runtime::Sockets;
@@ -86,6 +87,7 @@ pub(crate) struct Core {
     losses_due_ns: u64,
     /// Small posts since the engine last sent for a poll.
     posts: u32,
+    pub(crate) later: Later,
 }
 
 /// What a turn did.
@@ -123,6 +125,7 @@ impl Core {
             raw_lost: 0,
             losses_due_ns: u64::MAX,
             posts: 0,
+            later: Later::default(),
         }
     }
 
@@ -188,20 +191,21 @@ impl Core {
     }
 
     /// Receives, runs timers that are due, sends: a bounded amount of each. With `enough` after
-    /// receiving, the rest is left to the next turn. `at` = now, read by the caller with the lock
-    /// held: in a poll in vain the clock is a part that shows.
+    /// receiving, the rest is left to the next turn; it hears whether there is something to send.
+    /// `at` = now, read by the caller with the lock held: in a poll in vain the clock is a part that
+    /// shows.
     pub(crate) fn turn(
         &mut self,
         shared: &Shared,
         at: Instant,
-        enough: impl FnOnce() -> bool,
+        enough: impl FnOnce(&mut Later, bool) -> bool,
     ) -> Turn {
         self.hooks.attend(shared.pages.control());
         if self.dir.due_ns().is_some_and(|due_ns| due_ns <= at.0) {
             self.dir.fire_due(at.0);
         }
         let mut received = self.receive(shared, at) + self.receive_raw(shared);
-        if received != 0 && enough() {
+        if received != 0 && enough(&mut self.later, self.node.wants_transmit()) {
             return Turn { received, sent: 0 };
         }
         let at = if received == 0 { at } else { now() };
@@ -257,12 +261,12 @@ impl Core {
     /// A program posts small requests one by one. The first leave at once, since it may wait for
     /// them; after those it is filling a queue, and what follows can leave in batches when it next
     /// polls. Asked once a post; true = it may wait.
-    pub(crate) fn may_wait(&mut self) -> bool {
+    pub(crate) fn may_wait(&mut self, now_ns: u64) -> bool {
         self.posts += 1;
         if self.posts >= POSTS_AT_ONCE + POSTS_WAITING_MAX {
             self.posts = POSTS_AT_ONCE;
         }
-        self.posts > POSTS_AT_ONCE
+        self.posts > POSTS_AT_ONCE && self.later.leave(now_ns)
     }
 
     /// Sends what the engine has, a bounded amount.
@@ -308,9 +312,11 @@ impl Core {
             qpns: &self.qpns,
             outbox: Some(&mut self.outbox),
         };
+        self.dir.gather();
         let received = link
             .recv(RX_BATCHES, &mut |frame| rx.frame(&frame, &mut world))
             .unwrap_or(0);
+        self.dir.tell();
         if received != 0 {
             world.flow.enter_read();
             self.losses_due_ns = self.losses_due_ns.min(world.now.0 + LOSSES_KNOWN_NS);
@@ -397,6 +403,7 @@ impl Core {
             outbox: None,
         };
         let mut received = 0;
+        self.dir.gather();
         for fd in &self.forwards {
             while received < FORWARDED_MAX {
                 let Ok(Some((header, frames))) = forward::recv(fd, &mut self.forward_buf) else {
@@ -418,17 +425,18 @@ impl Core {
                 }
             }
         }
+        self.dir.tell();
         world.flow.enter_read();
         received
     }
 
-    /// When the next turn must happen even if nothing arrives. What a turn left over has a deadline, too:
-    /// its program may be asleep, and a UC or UD queue pair gets no answers that would wake anybody. It
-    /// has none where the program is `watched` and will be served all the same.
-    pub(crate) fn deadline_ns(&self, watched: bool) -> Option<u64> {
+    /// When the next turn must happen even if nothing arrives.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        // What a turn's bounds left over has a deadline, too: its program may be asleep, and a UC or UD
+        // queue pair gets no answers that would wake anybody. What was left on purpose has the thread.
         let waits = self.tx.is_stuck()
             || self.node.has_held()
-            || (!watched && self.node.wants_transmit())
+            || self.node.wants_transmit() && !self.later.is_left()
             || self.raw.is_stuck()
             || !self.outbox.is_empty();
         let retry = waits.then(|| now().0 + STUCK_RETRY_NS);

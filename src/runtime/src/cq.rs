@@ -103,6 +103,8 @@ pub struct Cq {
     pub context: Arc<ContextShared>,
     channel: Option<Arc<CompChannel>>,
     waiting: AtomicU32,
+    /// It was armed once: its program sleeps when nothing comes.
+    evented: AtomicBool,
     overrun: AtomicBool,
     options: CqOptions,
     ring: Mutex<Ring>,
@@ -120,6 +122,27 @@ struct Ring {
     held_back: u32,
     /// When it will be made at the latest.
     due_ns: u64,
+}
+
+impl Ring {
+    /// An event speaks of everything that is there.
+    fn announce(&mut self) {
+        self.arm = Arm::No;
+        self.held_back = 0;
+        self.due_ns = NEVER;
+        self.announced = self.entries.len();
+    }
+}
+
+/// What a completion asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    /// Nothing.
+    No,
+    /// An event by [`Cq::fire_if_due`] at this time: one is held back from now on.
+    At(u64),
+    /// An event by [`Cq::notify`]; for the queue it was made.
+    Now,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -157,6 +180,7 @@ impl Cq {
             context,
             channel,
             waiting: AtomicU32::new(0),
+            evented: AtomicBool::new(false),
             overrun: AtomicBool::new(false),
             options,
             ring: Mutex::new(Ring {
@@ -171,12 +195,8 @@ impl Cq {
         }
     }
 
-    /// Adds a completion. Gives the time when an event is due, if one was held back just now.
-    pub(crate) fn push(
-        self: &Arc<Self>,
-        wc: Wc,
-        solicited: bool,
-    ) -> Result<Option<u64>, CqOverrun> {
+    /// Adds a completion, and says what is to be done about an event.
+    pub(crate) fn push(&self, wc: Wc, solicited: bool) -> Result<Event, CqOverrun> {
         let completion = self.stamped(wc, solicited);
         let mut ring = lock(&self.ring);
         if ring.entries.len() >= ring.cqe as usize && self.options.ignore_overrun {
@@ -190,17 +210,19 @@ impl Cq {
         ring.entries.push_back(completion);
         self.publish(&ring);
         if !ring.arm.wants(&completion) {
-            return Ok(None);
+            return Ok(Event::No);
         }
         ring.held_back += 1;
         let moderation = ring.moderation;
         if !moderation.is_on() || ring.held_back >= u32::from(moderation.count) {
-            self.fire(&mut ring);
-        } else if ring.due_ns == NEVER {
-            ring.due_ns = sys::monotonic_ns() + u64::from(moderation.period_us) * 1_000;
-            return Ok(Some(ring.due_ns));
+            ring.announce();
+            return Ok(Event::Now);
         }
-        Ok(None)
+        if ring.due_ns == NEVER {
+            ring.due_ns = sys::monotonic_ns() + u64::from(moderation.period_us) * 1_000;
+            return Ok(Event::At(ring.due_ns));
+        }
+        Ok(Event::No)
     }
 
     fn stamped(&self, wc: Wc, solicited: bool) -> Completion {
@@ -273,8 +295,14 @@ impl Cq {
         self.overrun.load(Ordering::Relaxed)
     }
 
+    /// Its program waits for events, at times.
+    pub(crate) fn is_evented(&self) -> bool {
+        self.evented.load(Ordering::Relaxed)
+    }
+
     /// `ibv_req_notify_cq`. "Solicited" never weakens "any".
     pub fn arm(self: &Arc<Self>, solicited_only: bool) {
+        self.evented.store(true, Ordering::Relaxed);
         let mut ring = lock(&self.ring);
         let wanted = if solicited_only {
             Arm::Solicited
@@ -354,10 +382,12 @@ impl Cq {
     }
 
     fn fire(self: &Arc<Self>, ring: &mut Ring) {
-        ring.arm = Arm::No;
-        ring.held_back = 0;
-        ring.due_ns = NEVER;
-        ring.announced = ring.entries.len();
+        ring.announce();
+        self.notify();
+    }
+
+    /// Makes the event that [`Event::Now`] asks for.
+    pub(crate) fn notify(self: &Arc<Self>) {
         if let Some(channel) = &self.channel {
             channel.push(CqNotice(Arc::clone(self)));
         }

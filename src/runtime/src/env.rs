@@ -16,7 +16,7 @@ use rocebud_objects::{
 use rocebud_wire::{Gid, LKey, Qpn, RKey};
 
 use crate::context::{ContextShared, Element, QpShared, SrqShared};
-use crate::cq::Cq;
+use crate::cq::{Cq, Event};
 use crate::flow::Flow;
 use crate::keys::{KeyTable, Spot};
 use crate::{sys, unanswered};
@@ -33,6 +33,9 @@ pub(crate) struct Directory {
     held_back: RefCell<Vec<CqId>>,
     /// When the first of those events is due.
     due_ns: Cell<Option<u64>>,
+    /// Events wait for the rest of what came together.
+    gathers: Cell<bool>,
+    gathered: RefCell<Vec<Arc<Cq>>>,
 }
 
 impl Directory {
@@ -52,6 +55,51 @@ impl Directory {
             due.is_some()
         });
         self.due_ns.set(next);
+    }
+
+    /// What comes from now on came together, until [`Directory::tell`]: a program that one of its
+    /// completions wakes finds the others, too. A message and the acknowledgement that rides with it
+    /// come in one batch, the shorter last; programs that wait for both on one channel
+    /// (`ib_send_lat -e`) are used to the acknowledgement being first.
+    #[inline]
+    pub(crate) fn gather(&self) {
+        self.gathers.set(true);
+    }
+
+    /// Makes the events of what came together.
+    #[inline]
+    pub(crate) fn tell(&self) {
+        self.gathers.set(false);
+        if !self.gathered.borrow().is_empty() {
+            self.tell_gathered();
+        }
+    }
+
+    #[cold]
+    fn tell_gathered(&self) {
+        self.gathered
+            .borrow_mut()
+            .drain(..)
+            .for_each(|cq| cq.notify());
+    }
+
+    fn complete(&self, id: CqId, wc: Wc, solicited: bool) -> Result<(), CqOverrun> {
+        // Destroying a queue is refused while queue pairs use it.
+        let cq = self.cq(id).ok_or(CqOverrun)?;
+        match cq.push(wc, solicited)? {
+            Event::No => (),
+            Event::At(due_ns) => self.hold_back(id, due_ns),
+            Event::Now => self.notify(cq),
+        }
+        Ok(())
+    }
+
+    fn notify(&self, cq: &Arc<Cq>) {
+        if self.gathers.get() {
+            self.gathered.borrow_mut().push(Arc::clone(cq));
+        } else {
+            cq.notify();
+        }
     }
 
     #[cold]
@@ -307,16 +355,7 @@ impl Env for World<'_> {
     }
 
     fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), CqOverrun> {
-        match self.dir.cq(cq) {
-            Some(queue) => {
-                if let Some(due_ns) = queue.push(wc, solicited)? {
-                    self.dir.hold_back(cq, due_ns);
-                }
-                Ok(())
-            }
-            // Destroying a queue is refused while queue pairs use it.
-            None => Err(CqOverrun),
-        }
+        self.dir.complete(cq, wc, solicited)
     }
 
     fn has_room(&mut self, to: Gid, slot: u16, bytes: u64) -> bool {
@@ -367,3 +406,6 @@ impl Env for World<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,7 @@ mod flow;
 mod fork;
 pub mod hooks;
 pub mod keys;
+mod later;
 pub mod log;
 mod objects;
 pub mod ports;

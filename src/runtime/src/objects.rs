@@ -468,9 +468,10 @@ impl Runtime {
     }
 
     /// Sends what was posted, `bytes` in all, unless it may wait for more. Waiting needs somebody
-    /// who sends in the end: the program's next poll, or the thread that watches it.
+    /// who sends in the end: the program's next call, or the progress thread.
     fn send_soon(&self, core: &mut Core, bytes: u64) {
-        let waits = bytes < SMALL_POST_BYTES && core.may_wait() && self.progress.is_watching();
+        core.later.called();
+        let waits = bytes < SMALL_POST_BYTES && !self.progress.is_away() && core.may_wait(now().0);
         if !waits {
             self.kick(core);
         }

@@ -1,9 +1,12 @@
 //! The progress thread: one-sided operations, timers and sleepers.
 //!
 //! While an application thread polls, it runs the engine itself, and a second thread would only
-//! fight it for the lock and the core. So the thread *watches*: it sleeps in short slices with the
+//! fight it for the lock and the core. So the thread *watches*: it sleeps in slices with the
 //! sockets out of its sight, and takes over when a slice passes without a poll. It *stands by* when
 //! nobody polls: it sleeps until a socket is readable.
+//!
+//! While it watches, or is awake, something may be left to the program's next call: in the end the
+//! thread finds it. Before it goes *away*, standing by for as long as nothing happens, it looks.
 //!
 //! A program that polls, gets what it wanted, and then spins on memory (as `ib_write_lat` does)
 //! would lose a slice each time. It is recognised by packets that waited through a slice without a
@@ -17,14 +20,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::core::{Core, now};
 use crate::crowd::{Crowd, Manner, SLEEP_NS};
+use crate::later::Bet;
 use crate::log::{self, Level};
 use crate::runtime::{Runtime, Sockets};
 use crate::sync::lock;
 use crate::sys;
 
-/// A slice of watching. Short enough that a program that stopped polling does not wait long, long
-/// enough that waking up costs a polling program nothing that shows.
-const SLICE_NS: u64 = 90_000;
+/// A slice of watching, at first. Short enough that a program that stopped polling does not wait
+/// long.
+const SLICE_MIN_NS: u64 = 90_000;
+
+/// Each wake-up costs a polling program several microseconds, so slices grow while it polls on: up
+/// to this part of the time that it has polled, and no longer than this.
+const SLICE_PART: u64 = 8;
+const SLICE_MAX_NS: u64 = 1_000_000;
 
 /// A poll that found nothing is followed by the next within this time if the program spins.
 const SPINNING_NS: u64 = 50_000;
@@ -41,9 +50,18 @@ const IDLE_SLICES_MAX: u32 = 32;
 const MISS: u32 = 4;
 const MISSES_MAX: u32 = 10;
 
+/// What a program that posts itself gets to answer a message before its ACK leaves alone.
+const ANSWER_NS: u64 = 20_000;
+
+/// A program that posted within this time may answer.
+const POSTS_NS: u64 = 1_000_000;
+
 /// Bounds of standing by in spite of polls.
 const STAND_BY_MIN_NS: u64 = 2_000_000;
 const STAND_BY_MAX_NS: u64 = 200_000_000;
+
+/// Needless wake-ups in a row that end standing by in spite of polls.
+const NEEDLESS_MAX: u32 = 8;
 
 /// Internal errors after which the runtime gives up.
 const PANICS_MAX: u32 = 10;
@@ -68,8 +86,12 @@ pub(crate) struct Progress {
     rouse: std::os::fd::OwnedFd,
     /// Application threads that sleep in an event call.
     sleepers: AtomicU32,
+    /// When an application last posted.
+    last_post_ns: AtomicU64,
     /// The thread is in a slice.
     watching: AtomicBool,
+    /// The thread sleeps until something happens. Set with the engine's lock held.
+    away: AtomicBool,
     /// For when the timer is armed. Changed by the holder of the engine's lock.
     armed_ns: AtomicU64,
     timer: std::os::fd::OwnedFd,
@@ -86,7 +108,9 @@ impl Progress {
             dozing: AtomicU32::new(0),
             rouse: sys::wake_event()?,
             sleepers: AtomicU32::new(0),
+            last_post_ns: AtomicU64::new(0),
             watching: AtomicBool::new(false),
+            away: AtomicBool::new(false),
             armed_ns: AtomicU64::new(NEVER),
             timer: sys::timer()?,
             wake: sys::wake_event()?,
@@ -114,6 +138,7 @@ impl Progress {
     #[inline]
     pub(crate) fn posted(&self, now_ns: u64) {
         self.last_call_ns.store(now_ns, Ordering::Relaxed);
+        self.last_post_ns.store(now_ns, Ordering::Relaxed);
         let calls = self.calls.load(Ordering::Relaxed);
         self.calls.store(calls.wrapping_add(1), Ordering::Relaxed);
     }
@@ -190,18 +215,7 @@ impl Progress {
     /// anything that may have made a deadline.
     #[inline]
     pub(crate) fn rearm(&self, core: &Core) {
-        self.arm(core, false);
-    }
-
-    /// As [`Progress::rearm`], after a poll: where the thread is watching, it sends what was left for it.
-    #[inline]
-    pub(crate) fn rearm_after_poll(&self, core: &Core) {
-        self.arm(core, self.is_watching());
-    }
-
-    #[inline]
-    fn arm(&self, core: &Core, watched: bool) {
-        if let Some(deadline) = core.deadline_ns(watched)
+        if let Some(deadline) = core.deadline_ns()
             && deadline < self.armed_ns.load(Ordering::Relaxed)
         {
             self.armed_ns.store(deadline, Ordering::Relaxed);
@@ -209,10 +223,17 @@ impl Progress {
         }
     }
 
-    /// The thread sleeps through a slice and will run the engine if nobody else does. Asked with
-    /// the engine's lock held, the answer holds until it is released.
-    pub(crate) fn is_watching(&self) -> bool {
-        self.watching.load(Ordering::SeqCst)
+    /// The thread may sleep for ever: what the engine has to say must be said now. Asked with the
+    /// engine's lock held, the answer holds until it is released.
+    #[inline]
+    pub(crate) fn is_away(&self) -> bool {
+        self.away.load(Ordering::SeqCst)
+    }
+
+    /// An application posted a moment ago, and spins rather than sleep: it may answer what it gets.
+    fn may_answer(&self) -> bool {
+        let last = self.last_post_ns.load(Ordering::Relaxed);
+        sys::monotonic_ns().saturating_sub(last) < POSTS_NS && !self.has_sleepers()
     }
 
     /// A thread polls, or did a moment ago.
@@ -263,6 +284,12 @@ struct Thread<'a> {
     stand_by_ns: u64,
     /// Slices in a row without a poll.
     idle_slices: u32,
+    /// When the first of the slices in a row with polls began.
+    polled_since_ns: u64,
+    /// Wake-ups in a row, while standing by in spite of polls, for packets that a poll took.
+    needless: u32,
+    /// That the program answers in a moment what it gets.
+    answers: Bet,
     /// Rises by [`MISS`] with each slice that packets waited through, falls by one with each that
     /// was polled in.
     misses: u32,
@@ -286,6 +313,9 @@ impl<'a> Thread<'a> {
             stand_by_until_ns: 0,
             stand_by_ns: STAND_BY_MIN_NS,
             idle_slices: 0,
+            polled_since_ns: 0,
+            needless: 0,
+            answers: Bet::default(),
             misses: 0,
             panics: 0,
         }
@@ -316,11 +346,13 @@ impl<'a> Thread<'a> {
     /// One slice beside a program that polls. Returns whether to watch on.
     fn watch(&mut self) -> bool {
         let before = self.progress.calls.load(Ordering::Relaxed);
+        let polled = sys::monotonic_ns().saturating_sub(self.polled_since_ns);
+        let slice = (polled / SLICE_PART).clamp(SLICE_MIN_NS, SLICE_MAX_NS);
         self.progress.watching.store(true, Ordering::SeqCst);
         let woken = if self.progress.has_sleepers() {
             Woken::default()
         } else {
-            self.sleep(false, Some(SLICE_NS))
+            self.sleep(false, Some(slice))
         };
         self.progress.watching.store(false, Ordering::SeqCst);
         self.serve(woken);
@@ -331,8 +363,13 @@ impl<'a> Thread<'a> {
         if self.progress.calls.load(Ordering::Relaxed) != before || self.progress.is_dozing() {
             self.idle_slices = 0;
             self.misses = self.misses.saturating_sub(1);
+            if self.progress.satisfied.load(Ordering::Relaxed) {
+                // It may do something else now, and it has left us something.
+                self.finish(&mut lock(&self.runtime.core));
+            }
             return true;
         }
+        self.polled_since_ns = sys::monotonic_ns();
         // Descheduled in the middle of polling, or doing something else?
         let satisfied = self.progress.satisfied.load(Ordering::Relaxed);
         let received = self.turn_until_dry();
@@ -366,24 +403,52 @@ impl<'a> Thread<'a> {
 
     /// Sleeps until there is something to do, and does it. Returns whether to watch from now on.
     fn stand_by(&mut self) -> bool {
-        let woken = self.sleep(true, None);
+        let in_spite = sys::monotonic_ns() < self.stand_by_until_ns;
+        if !in_spite {
+            self.go_away();
+        }
+        let woken = self.sleep(true, in_spite.then_some(SLICE_MIN_NS));
+        self.progress.away.store(false, Ordering::SeqCst);
         self.serve(woken);
         if !woken.frames {
+            self.finish(&mut lock(&self.runtime.core));
             return false;
         }
-        if self.progress.polls() && sys::monotonic_ns() >= self.stand_by_until_ns {
+        let now = sys::monotonic_ns();
+        if self.progress.polls() && now >= self.stand_by_until_ns {
             self.idle_slices = 0;
+            self.polled_since_ns = now;
             return true;
         }
         if self.progress.is_spinning() {
             // It will find them itself; look again in a moment, in case it does not.
             self.sleep(false, Some(GRACE_NS));
             if self.progress.is_spinning() {
+                self.needless += 1;
+                if self.needless >= NEEDLESS_MAX {
+                    self.stand_by_until_ns = 0;
+                }
                 return false;
             }
         }
+        self.needless = 0;
         self.turn_until_dry();
         false
+    }
+
+    /// From here on nothing is left for us, and what was is done.
+    fn go_away(&self) {
+        let mut core = lock(&self.runtime.core);
+        self.progress.away.store(true, Ordering::SeqCst);
+        self.finish(&mut core);
+    }
+
+    /// Sends what was left to a call that did not come.
+    fn finish(&self, core: &mut Core) {
+        core.later.found(sys::monotonic_ns());
+        if core.has_more() {
+            self.runtime.kick(core);
+        }
     }
 
     /// Everything but frames.
@@ -407,31 +472,50 @@ impl<'a> Thread<'a> {
         let mut core = lock(&self.runtime.core);
         sys::take(self.progress.timer.as_fd());
         self.progress.armed_ns.store(NEVER, Ordering::Relaxed);
-        core.turn(&self.runtime.shared, now(), || false);
+        core.turn(&self.runtime.shared, now(), |_, _| false);
         self.runtime.kick(&mut core);
         drop(core);
         self.progress.rouse();
     }
 
     /// Runs the engine until the sockets are dry. Returns packets received.
-    fn turn_until_dry(&self) -> usize {
+    fn turn_until_dry(&mut self) -> usize {
         let mut received = 0;
+        let mut waited = false;
         loop {
+            let wait = !waited && self.progress.may_answer() && self.answers.is_on();
             let mut core = lock(&self.runtime.core);
-            let turn = core.turn(&self.runtime.shared, now(), || false);
-            self.progress.rearm(&core);
+            let at = now();
+            core.later.found(at.0);
+            let turn = core.turn(&self.runtime.shared, at, |_, _| wait);
             let more = core.has_more();
+            let spins = self.progress.is_spinning();
+            let answers = wait && more && turn.received != 0 && !spins;
+            if !answers {
+                self.progress.rearm(&core);
+            }
             drop(core);
             received += turn.received;
             if turn.received != 0 {
                 self.progress.rouse();
             }
-            if turn.received == 0 && !more {
+            if answers {
+                waited = true;
+                self.let_answer();
+            } else if turn.received == 0 && !more || spins {
                 return received;
             }
-            if self.progress.is_spinning() {
-                return received;
-            }
+        }
+    }
+
+    /// A program that spins on memory answers at once what it finds there, and our ACK can ride
+    /// along; its peer, which polls for the ACK, then gets both in one poll.
+    fn let_answer(&mut self) {
+        self.sleep(false, Some(ANSWER_NS));
+        if lock(&self.runtime.core).has_more() {
+            self.answers.lost();
+        } else {
+            self.answers.won();
         }
     }
 

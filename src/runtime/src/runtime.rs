@@ -479,13 +479,15 @@ impl Runtime {
             }
             return;
         };
+        core.later.called();
         // What the program waits for comes before what its peer waits for: it will most likely
-        // send something in a moment, and our ACK can ride along. If it does not, the thread that
-        // watches will.
-        let turn = core.turn(&self.shared, Instant(now), || {
-            cq.has_entries() && progress.is_watching()
+        // send something in a moment, and our ACK can ride along. If it does not, the progress
+        // thread will. A program that waits for events may fall asleep.
+        let turn = core.turn(&self.shared, Instant(now), |later, pending| {
+            let may_leave = || !cq.is_evented() && !progress.is_away();
+            cq.has_entries() && (!pending || may_leave() && later.leave(now))
         });
-        progress.rearm_after_poll(&core);
+        progress.rearm(&core);
         drop(core);
         if turn.received != 0 {
             progress.rouse();
@@ -497,7 +499,7 @@ impl Runtime {
     /// Runs the engine a little before a thread goes to sleep.
     pub(crate) fn progress_for_sleep(&self) {
         let mut core = lock(&self.core);
-        core.turn(&self.shared, now(), || false);
+        core.turn(&self.shared, now(), |_, _| false);
         self.kick(&mut core);
     }
 

@@ -72,6 +72,11 @@ pub(crate) fn cases() -> Vec<Case> {
         &anyone,
         asleep,
     ));
+    all.push(Case::new(
+        "latency_programs_that_sleep_finish",
+        &wire,
+        asleep_between_messages,
+    ));
     all
 }
 
@@ -89,6 +94,28 @@ fn asleep() -> Outcome {
         let mut program = Program::perftest("ib_send_bw", Family::V4, args);
         program.limit = 30;
         series.note(&args.join(" "), stage.run(&program));
+    }
+    series.end()
+}
+
+/// `ib_send_lat -e` waits for what it sent and what it gets on one channel, and takes one completion for each
+/// event, whichever queue that is of: woken by a message before its own is acknowledged, it runs ahead.
+/// And whoever sleeps must not be the one for whose call an acknowledgement waits.
+fn asleep_between_messages() -> Outcome {
+    let stage = Place::Veth(4300).open()?;
+    let mut series = Series::default();
+    for args in [
+        &["-F", "-e", "-n", "300", "-s", "64"][..],
+        &["-F", "-e", "-n", "300", "-s", "8000"],
+        &["-F", "-e", "-n", "300", "-s", "4097", "--use-srq"],
+        &["-F", "-e", "-n", "300", "-c", "UC"],
+    ] {
+        for run in 0..2 {
+            let mut program = Program::perftest("ib_send_lat", Family::V4, args);
+            program.limit = 60;
+            let name = format!("{} ({run})", args.join(" "));
+            series.note(&name, stage.run(&program));
+        }
     }
     series.end()
 }
