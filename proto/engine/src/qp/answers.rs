@@ -137,6 +137,12 @@ impl Answers {
 }
 
 impl Qp {
+    /// The next answer is a plain acknowledgement.
+    pub(crate) fn acknowledges(&self) -> bool {
+        let next = self.resp.answers.queue.front();
+        next.is_some_and(|answer| matches!(answer.body, Body::Ack))
+    }
+
     /// The next answer packet.
     pub(crate) fn next_answer<E: Env>(
         &mut self,

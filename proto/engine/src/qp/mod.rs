@@ -224,6 +224,11 @@ impl Qp {
         if self.burst >= cx.core.cfg.quantum_packets.max(1) {
             self.switch_half();
         }
+        if self.acknowledges() {
+            // One packet at most for each that came, so requests get their turn. A program that has
+            // its answer before its own message is acknowledged may run ahead (`ib_send_lat -e`).
+            self.half = Half::Answers;
+        }
         for _ in 0..2 {
             let sent = match self.half {
                 Half::Answers => self.next_answer(buf, cx),
