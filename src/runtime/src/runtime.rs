@@ -245,10 +245,15 @@ impl Runtime {
     /// # Errors
     /// ENETUNREACH, EHOSTUNREACH.
     pub fn check_route(&self, path: &Path) -> Result<(), Misuse> {
-        if path.dgid.is_multicast() || fds::netns_id() != self.client.netns() {
+        if path.dgid.is_multicast() || !self.is_here() {
             return Ok(());
         }
         ports::check_route(path)
+    }
+
+    /// This process is in the network namespace of its daemon.
+    pub fn is_here(&self) -> bool {
+        fds::netns_id() == self.client.netns()
     }
 
     /// A fresh protection domain.

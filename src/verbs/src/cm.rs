@@ -43,6 +43,13 @@ impl Manager {
         self.0.is_inherited()
     }
 
+    /// This process is in the network namespace of its daemon: its own sockets have the addresses
+    /// that the devices have.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        self.0.is_here()
+    }
+
     /// A channel: its number, and the socket that is readable while events wait.
     ///
     /// # Errors

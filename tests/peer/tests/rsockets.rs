@@ -23,6 +23,16 @@ riostream -T v -S 65536 -C 20
 riostream -T b -S 3000 -C 20
 ";
 
+/// Options of udpong: waiting, polling and only trying, with and without an echo. The longest
+/// datagram that fits 1024 bytes of a packet over IPv6. Echoes are few: udpong asks again after 1 ms, and
+/// on a busy machine goes on with answers that come late to all it asked before.
+const UDPONG: &str = "\
+-T b -S 1000 -C 500
+-T e -S 64 -C 20
+-T a -T e -S 1000 -C 20
+-T b -T e -S 500 -C 20
+";
+
 pub(crate) fn cases() -> Vec<Case> {
     let anyone = [
         Need::Build,
@@ -35,6 +45,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("rsockets_call_by_call", &anyone, call_by_call),
         Case::new("rsockets_programs", &programs, programs_of_rdma_core),
         Case::new("rsockets_rcopy", &programs, rcopy),
+        Case::new("rsockets_datagrams", &anyone, datagrams),
+        Case::new("rsockets_udpong", &programs, udpong),
         Case::new("librspreload_netcat", &netcat, librspreload),
     ]
 }
@@ -44,19 +56,63 @@ fn call_by_call() -> Outcome {
     let libraries = ["-libverbs", "-lrdmacm"];
     let program = c_program_with("rsock", "rsock", "cc", &libraries)?;
     for address in [&host.v4, &host.v6] {
-        let spec = host.rocebud(&program, &[address]).limit(120);
-        let ran = spec.run()?;
-        if ran.code != Some(0) {
-            let bad = |l: &&str| !l.starts_with("ok ");
-            let lines: Vec<&str> = ran.output.lines().filter(bad).collect();
-            let (code, signal) = (ran.code, ran.signal);
-            return wrong(format!(
-                "{address}: status {code:?}, signal {signal:?}\n{}",
-                lines.join("\n")
-            ));
-        }
+        all_ok(&host.rocebud(&program, &[address]).limit(120))?;
     }
     Ok(())
+}
+
+/// A program of our own that says "ok" of every case; what it says else is wrong.
+fn all_ok(spec: &Spec) -> Outcome {
+    let ran = spec.run()?;
+    if ran.code == Some(0) {
+        return Ok(());
+    }
+    let bad = |l: &&str| !l.starts_with("ok ");
+    let lines: Vec<&str> = ran.output.lines().filter(bad).collect();
+    let (code, signal) = (ran.code, ran.signal);
+    wrong(format!(
+        "status {code:?}, signal {signal:?}\n{}",
+        lines.join("\n")
+    ))
+}
+
+/// Datagrams and sets of sockets, within one process.
+fn datagrams() -> Outcome {
+    let host = Host::loopback()?;
+    let program = c_program_with("rsdgram", "rsdgram", "cc", &["-libverbs", "-lrdmacm"])?;
+    for address in [&host.v4, &host.v6] {
+        all_ok(&host.rocebud(&program, &[address]).limit(120))?;
+    }
+    Ok(())
+}
+
+/// udpong within a host and between two; then hosts with two addresses each, every byte checked.
+fn udpong() -> Outcome {
+    let wire = Wire::new(1500)?;
+    let mut series = Series::default();
+    for (server, client) in [(&wire.a, &wire.a), (&wire.a, &wire.b), (&wire.b, &wire.a)] {
+        for address in [&server.v4, &server.v6] {
+            let mut running = server
+                .rocebud("udpong", &["-b", address])
+                .limit(120)
+                .start()?;
+            for line in UDPONG.lines() {
+                let options = line.split_whitespace();
+                let options: Vec<&str> = ["-s", address].into_iter().chain(options).collect();
+                // A client that finds nobody yet asks again by itself.
+                let ran = client.rocebud("udpong", &options).limit(60).run()?.well();
+                let done = ran
+                    .and_then(|ran| ensure(ran.output.contains("custom"), || ran.output.clone()));
+                series.note(&format!("{address} {line}"), done);
+            }
+            series.note(
+                address,
+                ensure(running.alive(), || "the server ended".to_owned()),
+            );
+            running.kill();
+        }
+    }
+    series.end()
 }
 
 /// `POLLERR | POLLHUP`

@@ -146,9 +146,4 @@ not_yet! {
 
     // Neighbour resolution, for providers.
     ibv_resolve_eth_l2_from_gid: Code EOPNOTSUPP Context;
-
-    // Sockets over RDMA: epoll.
-    repoll_create: Minus EOPNOTSUPP Other;
-    repoll_ctl: Minus EOPNOTSUPP Other;
-    repoll_wait: Minus EOPNOTSUPP Other;
 }

@@ -728,6 +728,13 @@ impl ibv_send_wr {
         let ah = core::ptr::with_exposed_provenance_mut(self.wr[0] as usize);
         (ah, low(self.wr[1]), high(self.wr[1]))
     }
+
+    /// Sets `wr.ud`.
+    pub(crate) fn set_ud(&mut self, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+        let ([a, b, c, d], [e, f, g, h]) = (qpn.to_ne_bytes(), qkey.to_ne_bytes());
+        self.wr[0] = ah.expose_provenance() as u64;
+        self.wr[1] = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+    }
 }
 
 impl ibv_send_wr {

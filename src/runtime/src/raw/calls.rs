@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocebud_ctl::{DeviceInfo, fds};
+use rocebud_ctl::DeviceInfo;
 use rocebud_nic::packet::FrameSender;
 use rocebud_objects::flow::{FlowAttr, FlowId};
 use rocebud_objects::{
@@ -79,7 +79,7 @@ impl Runtime {
     /// # Errors
     /// EOPNOTSUPP: it is in another network namespace. EPERM: it may not.
     pub fn check_raw(&self) -> Result<(), Misuse> {
-        if fds::netns_id() != self.client.netns() {
+        if !self.is_here() {
             return Err(ELSEWHERE);
         }
         // Interface 0 is any: bound to nothing, and closed at once.

@@ -8,13 +8,15 @@ use rocebud_rsocket::{Event, State};
 
 use super::super::boundary::{Arg, MinusOne, NULL, Outcome, enter};
 use super::super::cm::types::{rdma_cm_id, sockaddr_storage};
+use super::datagram::Datagram;
 use super::socket::{Inner, Socket};
-use super::verbs;
-use super::{io, table};
+use super::table::{self, Any};
+use super::wait::Waits;
+use super::{io, repoll, verbs};
 
 const NO_SUCH_SOCKET: Misuse = Misuse::new(
     Errno::EOPNOTSUPP,
-    "rsocket: stream sockets (SOCK_STREAM, TCP) of AF_INET and AF_INET6 are what there is",
+    "rsocket: SOCK_STREAM (TCP) and SOCK_DGRAM (UDP) of AF_INET and AF_INET6 are what there is",
 );
 const IN_PROGRESS: Misuse = Misuse::new(
     Errno(libc::EINPROGRESS),
@@ -26,13 +28,19 @@ const IN_PROGRESS: Misuse = Misuse::new(
 extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     enter::<MinusOne, c_int>(|| {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        let is_stream = kind & !flags == libc::SOCK_STREAM
-            && matches!(protocol, 0 | libc::IPPROTO_TCP)
-            && matches!(domain, libc::AF_INET | libc::AF_INET6);
-        if !is_stream {
+        if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
             return Err(NO_SUCH_SOCKET);
         }
-        let socket = Socket::new(domain, kind & libc::SOCK_NONBLOCK != 0)?;
+        let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+        let socket = match (kind & !flags, protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
+                Any::Stream(Socket::new(domain, nonblocking)?)
+            }
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
+                Any::Datagram(Datagram::new(domain, nonblocking)?)
+            }
+            _ => return Err(NO_SUCH_SOCKET),
+        };
         Ok(table::insert(socket))
     })
 }
@@ -41,7 +49,10 @@ extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn rbind(fd: c_int, address: *const u8, length: u32) -> c_int {
     enter::<MinusOne, c_int>(|| {
-        let socket = table::get(fd)?;
+        let socket = match table::get(fd)? {
+            Any::Datagram(datagram) => return datagram.bind(address, length).map(|()| 0),
+            _ => table::stream(fd)?,
+        };
         check_address(address, length)?;
         let mut inner = socket.lock();
         inner.ask(Event::Bind)?;
@@ -60,7 +71,7 @@ extern "C" fn rbind(fd: c_int, address: *const u8, length: u32) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     enter::<MinusOne, c_int>(|| {
-        let socket = table::get(fd)?;
+        let socket = table::stream(fd)?;
         let mut inner = socket.lock();
         let before = inner.state();
         inner.ask(Event::Listen)?;
@@ -111,7 +122,7 @@ fn check_address(address: *const u8, length: u32) -> Outcome<()> {
 #[unsafe(no_mangle)]
 extern "C" fn raccept(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_int {
     enter::<MinusOne, c_int>(|| {
-        let socket = table::get(fd)?;
+        let socket = table::stream(fd)?;
         let nonblocking = socket.lock().nonblocking;
         let mut inner = socket.wait(nonblocking, |inner| {
             inner.state() != State::Listening || inner.has_request() || inner.is_deaf()
@@ -123,7 +134,7 @@ extern "C" fn raccept(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_int {
         let accepted = inner.accept(socket.domain).unwrap_or(Err(GONE))?;
         drop(inner);
         let id = accepted.lock().id;
-        let new = table::insert(accepted);
+        let new = table::insert(Any::Stream(accepted));
         if !address.is_null() {
             put_name(id, Which::Peer, socket.domain, address, length)?;
         }
@@ -135,7 +146,10 @@ extern "C" fn raccept(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn rconnect(fd: c_int, address: *const u8, length: u32) -> c_int {
     enter::<MinusOne, c_int>(|| {
-        let socket = table::get(fd)?;
+        let socket = match table::get(fd)? {
+            Any::Datagram(datagram) => return datagram.connect(address, length).map(|()| 0),
+            _ => table::stream(fd)?,
+        };
         check_address(address, length)?;
         let nonblocking = {
             let mut inner = socket.lock();
@@ -164,13 +178,16 @@ extern "C" fn rconnect(fd: c_int, address: *const u8, length: u32) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
     enter::<MinusOne, c_int>(|| {
-        let how = match how {
+        let event = match how {
             libc::SHUT_RD => Event::ShutdownRead,
             libc::SHUT_WR => Event::ShutdownWrite,
             libc::SHUT_RDWR => Event::ShutdownBoth,
             _ => return Err(Misuse::invalid("rshutdown: SHUT_RD, SHUT_WR or SHUT_RDWR")),
         };
-        end(&*table::get(fd)?, how).map(|()| 0)
+        match table::get(fd)? {
+            Any::Datagram(datagram) => datagram.shut_down(how).map(|()| 0),
+            _ => end(&*table::stream(fd)?, event).map(|()| 0),
+        }
     })
 }
 
@@ -194,13 +211,19 @@ fn end(socket: &Socket, how: Event) -> Outcome<()> {
     }
 }
 
-/// `rclose`: says so to the peer, and waits until what was sent has arrived, or cannot any more.
+/// `rclose`: says so to a stream's peer, and waits until what was sent has arrived, or cannot any more.
 #[unsafe(no_mangle)]
 extern "C" fn rclose(fd: c_int) -> c_int {
     enter::<MinusOne, c_int>(|| {
-        let socket = table::remove(fd)?;
-        let _ = end(&socket, Event::ShutdownBoth);
-        socket.close();
+        match table::remove(fd)? {
+            Any::Stream(socket) => {
+                let _ = end(&socket, Event::ShutdownBoth);
+                socket.close();
+            }
+            Any::Datagram(datagram) => datagram.close(),
+            Any::Set(_) => return Ok(0),
+        }
+        repoll::forget(fd);
         Ok(0)
     })
 }
@@ -235,20 +258,28 @@ pub(super) fn put_name(
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
         _ => size_of::<libc::sockaddr_in>(),
     };
-    let room = (length.get()? as usize).min(whole);
+    put_bytes(name.get(..whole).unwrap_or_default(), to, length)
+}
+
+/// Writes as much of an address as there is room for, and its length.
+pub(super) fn put_bytes(name: &[u8], to: *mut u8, length: Arg<u32>) -> Outcome<()> {
+    let room = (length.get()? as usize).min(name.len());
     if to.is_null() {
         return Err(NULL);
     }
-    // SAFETY: the caller vouches for the room; a name has 128 bytes.
+    // SAFETY: the caller vouches for the room, and the name is that long.
     unsafe { to.copy_from_nonoverlapping(name.as_ptr(), room) };
-    length.set(u32::try_from(whole).unwrap_or(0))
+    length.set(u32::try_from(name.len()).unwrap_or(0))
 }
 
 /// `rgetpeername`: ENOTCONN without one.
 #[unsafe(no_mangle)]
 extern "C" fn rgetpeername(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_int {
     enter::<MinusOne, c_int>(|| {
-        let socket = table::get(fd)?;
+        let socket = match table::get(fd)? {
+            Any::Datagram(datagram) => return io::put_from(datagram.name(true)?, address, length),
+            _ => table::stream(fd)?,
+        };
         let inner = socket.lock();
         let nobody = matches!(
             inner.state(),
@@ -266,7 +297,10 @@ extern "C" fn rgetpeername(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_i
 #[unsafe(no_mangle)]
 extern "C" fn rgetsockname(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_int {
     enter::<MinusOne, c_int>(|| {
-        let socket = table::get(fd)?;
+        let socket = match table::get(fd)? {
+            Any::Datagram(datagram) => return io::put_from(datagram.name(false)?, address, length),
+            _ => table::stream(fd)?,
+        };
         let inner = socket.lock();
         put_name(inner.id, Which::Own, socket.domain, address, length)?;
         Ok(0)
@@ -289,6 +323,12 @@ extern "C" fn rsetsockopt(
         }
         // SAFETY: the caller vouches for `length` bytes.
         let value = unsafe { core::slice::from_raw_parts(value, length as usize) };
+        let socket = match socket {
+            Any::Datagram(datagram) => {
+                return datagram.set_option((level, name), value).map(|()| 0);
+            }
+            _ => table::stream(fd)?,
+        };
         let mut inner = socket.lock();
         let phase = match inner.state() {
             State::Init | State::Bound | State::Listening => Phase::Idle,
@@ -336,27 +376,33 @@ extern "C" fn rgetsockopt(
     length: Arg<u32>,
 ) -> c_int {
     enter::<MinusOne, c_int>(|| {
-        let socket = table::get(fd)?;
-        let mut inner = socket.lock();
-        let (ints, count) = match (level, name) {
-            (names::SOL_SOCKET, names::SO_ERROR) => {
-                inner.pump();
-                ([inner.take_error().map_or(0, |e| e.0), 0], 1)
-            }
-            (names::SOL_SOCKET, names::SO_TYPE) => ([libc::SOCK_STREAM, 0], 1),
-            at => inner.options.get(at)?,
+        let found = match table::get(fd)? {
+            Any::Datagram(datagram) => datagram.option((level, name))?,
+            _ => stream_option(&*table::stream(fd)?, (level, name))?,
         };
-        let whole = count * size_of::<c_int>();
-        let room = (length.get()? as usize).min(whole);
+        let room = (length.get()? as usize).min(found.len());
         if value.is_null() {
             return Err(NULL);
         }
-        let from: *const u8 = ints.as_ptr().cast();
-        // SAFETY: the caller vouches for the room; at most both ints are copied.
-        unsafe { value.copy_from_nonoverlapping(from, room) };
+        // SAFETY: the caller vouches for the room, and as much was found.
+        unsafe { value.copy_from_nonoverlapping(found.as_ptr(), room) };
         length.set(u32::try_from(room).unwrap_or(0))?;
         Ok(0)
     })
+}
+
+fn stream_option(socket: &Socket, at: (c_int, c_int)) -> Outcome<Vec<u8>> {
+    let mut inner = socket.lock();
+    let (ints, count) = match at {
+        (names::SOL_SOCKET, names::SO_ERROR) => {
+            inner.pump();
+            ([inner.take_error().map_or(0, |e| e.0), 0], 1)
+        }
+        (names::SOL_SOCKET, names::SO_TYPE) => ([libc::SOCK_STREAM, 0], 1),
+        at => inner.options.get(at)?,
+    };
+    let bytes = ints.iter().take(count).flat_map(|i| i.to_ne_bytes());
+    Ok(bytes.collect())
 }
 
 /// `rfcntl`: F_GETFL and F_SETFL, of which O_NONBLOCK counts. Variadic in C; both of our machines
@@ -365,14 +411,18 @@ extern "C" fn rgetsockopt(
 extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_int) -> c_int {
     enter::<MinusOne, c_int>(|| {
         let socket = table::get(fd)?;
-        let mut inner = socket.lock();
+        let nonblocking = |set: Option<bool>| match &socket {
+            Any::Stream(s) => swap(&mut s.lock().nonblocking, set),
+            Any::Datagram(d) => swap(&mut d.lock().nonblocking, set),
+            Any::Set(_) => false,
+        };
         match command {
-            libc::F_GETFL => Ok(match inner.nonblocking {
+            libc::F_GETFL => Ok(match nonblocking(None) {
                 true => libc::O_RDWR | libc::O_NONBLOCK,
                 false => libc::O_RDWR,
             }),
             libc::F_SETFL => {
-                inner.nonblocking = argument & libc::O_NONBLOCK != 0;
+                nonblocking(Some(argument & libc::O_NONBLOCK != 0));
                 Ok(0)
             }
             libc::F_GETFD | libc::F_SETFD => {
@@ -386,4 +436,11 @@ extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_int) -> c_int {
             )),
         }
     })
+}
+
+/// The flag as it was, and as it is to be.
+fn swap(flag: &mut bool, set: Option<bool>) -> bool {
+    let before = *flag;
+    *flag = set.unwrap_or(before);
+    before
 }

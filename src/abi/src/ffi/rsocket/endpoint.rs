@@ -206,18 +206,7 @@ impl Endpoint {
 
     /// Takes the events that made the descriptor readable.
     pub(super) fn take_events(&self) {
-        let mut cq = core::ptr::null_mut();
-        let mut context = core::ptr::null_mut();
-        loop {
-            // SAFETY: a living channel, and room for both.
-            let code =
-                unsafe { verbs::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) };
-            if code != 0 {
-                return;
-            }
-            // SAFETY: the queue that the event names, which is this endpoint's.
-            unsafe { verbs::ibv_ack_cq_events(cq, 1) };
-        }
+        verbs::take_cq_events(self.channel);
     }
 
     /// Hands completions to the stream, and posts what it wants posted.

@@ -1,14 +1,16 @@
 //! Bytes in and out.
 
 use core::ffi::{c_int, c_void};
+use std::net::SocketAddr;
 
 use rocebud_objects::{Errno, Misuse};
 use rocebud_rsocket::{Planned, Stopped, Stream};
 
 use super::super::boundary::{Arg, MinusOne, NULL, Outcome, enter};
-use super::calls::{Which, put_name};
+use super::calls::{Which, put_bytes, put_name};
+use super::datagram::udp::emit;
 use super::socket::{Inner, Socket};
-use super::table;
+use super::table::{self, Any};
 
 pub(super) const NOT_CONNECTED: Misuse =
     Misuse::new(Errno(libc::ENOTCONN), "the socket is not connected");
@@ -66,8 +68,11 @@ fn nonblocking(socket: &Socket, flags: c_int) -> bool {
 }
 
 fn receive(fd: c_int, pieces: &Pieces, flags: c_int) -> Outcome<isize> {
-    let socket = table::get(fd)?;
     know(flags, libc::MSG_PEEK | libc::MSG_WAITALL)?;
+    let socket = match table::get(fd)? {
+        Any::Datagram(d) => return Ok(d.receive(pieces, flags)?.copied.cast_signed()),
+        _ => table::stream(fd)?,
+    };
     let peek = flags & libc::MSG_PEEK != 0;
     let all = flags & libc::MSG_WAITALL != 0 && !peek;
     let nonblocking = nonblocking(&socket, flags);
@@ -120,7 +125,10 @@ fn receive_some(
 
 fn send(fd: c_int, pieces: &Pieces, flags: c_int) -> Outcome<isize> {
     know(flags, libc::MSG_MORE | libc::MSG_WAITALL)?;
-    let socket = table::get(fd)?;
+    let socket = match table::get(fd)? {
+        Any::Datagram(d) => return d.send(pieces, flags, (core::ptr::null(), 0)),
+        _ => table::stream(fd)?,
+    };
     let nonblocking = nonblocking(&socket, flags);
     let mut done = 0;
     for &(at, len) in pieces {
@@ -207,6 +215,13 @@ extern "C" fn rreadv(fd: c_int, list: *const libc::iovec, count: c_int) -> isize
     enter::<MinusOne, isize>(|| receive(fd, &vector(list, count)?, 0))
 }
 
+/// Writes whose a datagram is.
+pub(super) fn put_from(from: SocketAddr, address: *mut u8, length: Arg<u32>) -> Outcome<c_int> {
+    let (name, whole) = emit(from);
+    let name = name.get(..whole as usize).unwrap_or_default();
+    put_bytes(name, address, length).map(|()| 0)
+}
+
 /// `rrecvfrom`: the address is the peer's.
 #[unsafe(no_mangle)]
 extern "C" fn rrecvfrom(
@@ -218,9 +233,17 @@ extern "C" fn rrecvfrom(
     length: Arg<u32>,
 ) -> isize {
     enter::<MinusOne, isize>(|| {
+        if let Any::Datagram(datagram) = table::get(fd)? {
+            know(flags, libc::MSG_PEEK | libc::MSG_WAITALL)?;
+            let came = datagram.receive(&one(to, len), flags)?;
+            if let Some(from) = came.from.filter(|_| !address.is_null()) {
+                put_from(from, address, length)?;
+            }
+            return Ok(came.copied.cast_signed());
+        }
         let n = receive(fd, &one(to, len), flags)?;
         if !address.is_null() {
-            let socket = table::get(fd)?;
+            let socket = table::stream(fd)?;
             let id = socket.lock().id;
             put_name(id, Which::Peer, socket.domain, address, length)?;
         }
@@ -237,8 +260,24 @@ extern "C" fn rrecvmsg(fd: c_int, message: Arg<libc::msghdr>, flags: c_int) -> i
             return Err(FLAGS);
         }
         let count = c_int::try_from(m.msg_iovlen).unwrap_or(c_int::MAX);
-        let n = receive(fd, &vector(m.msg_iov, count)?, flags)?;
+        let pieces = vector(m.msg_iov, count)?;
         m.msg_flags = 0;
+        m.msg_controllen = 0;
+        let n = match table::get(fd)? {
+            Any::Datagram(datagram) => {
+                know(flags, libc::MSG_PEEK | libc::MSG_WAITALL)?;
+                let came = datagram.receive(&pieces, flags)?;
+                if came.cut {
+                    m.msg_flags = libc::MSG_TRUNC;
+                }
+                if let Some(from) = came.from.filter(|_| !m.msg_name.is_null()) {
+                    let length = Arg::from_raw(&raw mut m.msg_namelen);
+                    put_from(from, m.msg_name.cast(), length)?;
+                }
+                came.copied.cast_signed()
+            }
+            _ => receive(fd, &pieces, flags)?,
+        };
         message.set(m)?;
         Ok(n)
     })
@@ -262,7 +301,7 @@ extern "C" fn rwritev(fd: c_int, list: *const libc::iovec, count: c_int) -> isiz
     enter::<MinusOne, isize>(|| send(fd, &vector(list, count)?, 0))
 }
 
-/// `rsendto`: EISCONN with an address, as streams have their peer.
+/// `rsendto`: a stream has its peer, and answers EISCONN with an address.
 #[unsafe(no_mangle)]
 extern "C" fn rsendto(
     fd: c_int,
@@ -273,6 +312,10 @@ extern "C" fn rsendto(
     length: u32,
 ) -> isize {
     enter::<MinusOne, isize>(|| {
+        if let Any::Datagram(datagram) = table::get(fd)? {
+            know(flags, libc::MSG_MORE | libc::MSG_WAITALL)?;
+            return datagram.send(&one(from, len), flags, (address, length));
+        }
         if !address.is_null() || length != 0 {
             return Err(HAS_PEER);
         }
@@ -289,7 +332,12 @@ extern "C" fn rsendmsg(fd: c_int, message: Arg<libc::msghdr>, flags: c_int) -> i
             return Err(FLAGS);
         }
         let count = c_int::try_from(m.msg_iovlen).unwrap_or(c_int::MAX);
-        send(fd, &vector(m.msg_iov, count)?, flags)
+        let pieces = vector(m.msg_iov, count)?;
+        if let Any::Datagram(datagram) = table::get(fd)? {
+            know(flags, libc::MSG_MORE | libc::MSG_WAITALL)?;
+            return datagram.send(&pieces, flags, (m.msg_name.cast(), m.msg_namelen));
+        }
+        send(fd, &pieces, flags)
     })
 }
 
@@ -307,7 +355,7 @@ extern "C" fn riomap(
         if protection & !libc::PROT_WRITE != 0 {
             return Err(Misuse::invalid("riomap: PROT_WRITE or PROT_NONE"));
         }
-        let socket = table::get(fd)?;
+        let socket = table::stream(fd)?;
         // A connection that was accepted just now has its last step before it.
         let mut inner = socket.wait(false, |inner| !inner.state().is_opening())?;
         let endpoint = inner.endpoint.as_mut().ok_or(NOT_CONNECTED)?;
@@ -321,7 +369,7 @@ extern "C" fn riomap(
 #[unsafe(no_mangle)]
 extern "C" fn riounmap(fd: c_int, at: *mut c_void, len: usize) -> c_int {
     enter::<MinusOne, c_int>(|| {
-        let socket = table::get(fd)?;
+        let socket = table::stream(fd)?;
         let mut inner = socket.lock();
         let endpoint = inner.endpoint.as_mut().ok_or(NOT_CONNECTED)?;
         endpoint.unmap(at, len)?;
@@ -340,7 +388,7 @@ extern "C" fn riowrite(
 ) -> usize {
     let written = enter::<MinusOne, isize>(|| {
         know(flags, libc::MSG_MORE | libc::MSG_WAITALL)?;
-        let socket = table::get(fd)?;
+        let socket = table::stream(fd)?;
         let nonblocking = nonblocking(&socket, flags);
         let start = offset.cast_unsigned();
         let (n, stopped) = push(

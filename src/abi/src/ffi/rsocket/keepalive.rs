@@ -37,6 +37,9 @@ fn run() {
         std::thread::sleep(TICK);
         let mut wanted = false;
         for socket in table::all() {
+            let table::Any::Stream(socket) = socket else {
+                continue;
+            };
             let mut inner = socket.lock();
             if let Some(endpoint) = &mut inner.endpoint {
                 endpoint.tick(now());

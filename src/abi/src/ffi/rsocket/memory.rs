@@ -56,6 +56,10 @@ impl Memory {
         unsafe { libc::munmap(self.at.cast(), self.len) };
     }
 
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
     /// As the peer names it.
     pub(super) fn region(&self) -> Region {
         // SAFETY: a living region.

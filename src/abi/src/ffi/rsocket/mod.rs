@@ -5,16 +5,23 @@
 //! Everything is done in the calls themselves, as upstream does it; the one thread there can be
 //! sends keepalives (`keepalive`).
 //!
-//! A socket's number is the descriptor of its event channel. The program may wait on it with
-//! `rpoll` and `rselect` only.
+//! Datagram sockets are in `datagram`; how calls wait, for both kinds, in `wait`; sets of sockets
+//! to wait for in `repoll`.
+//!
+//! A socket's number is the descriptor of its event channel, or of its UDP socket. The program may
+//! wait on it with `rpoll`, `rselect` and `repoll_wait` only.
 
 mod calls;
+mod datagram;
 mod defaults;
 mod endpoint;
 mod io;
 mod keepalive;
 mod memory;
+mod news;
 mod poll;
+mod repoll;
 mod socket;
 mod table;
 mod verbs;
+mod wait;

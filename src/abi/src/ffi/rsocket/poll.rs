@@ -2,18 +2,15 @@
 
 use core::ffi::{c_int, c_short};
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rocebud_objects::Misuse;
 use rocebud_rsocket::State;
 
 use super::super::boundary::{MinusOne, NULL, Outcome, enter, last_errno};
-use super::socket::{Inner, Socket};
-use super::table;
-
-/// How long one sleeps without a look: another thread may have taken the event.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+use super::socket::Inner;
+use super::table::{self, Any};
+use super::wait::{LOOK_AGAIN, Place, Waits};
 
 /// What `rpoll` says of a socket.
 fn readiness(inner: &Inner, wanted: c_short) -> c_short {
@@ -42,15 +39,36 @@ fn readiness(inner: &Inner, wanted: c_short) -> c_short {
 }
 
 /// One entry, and the socket it is about.
-struct Entry {
-    socket: Option<Arc<Socket>>,
-    fd: RawFd,
+pub(super) struct Entry {
+    socket: Option<Any>,
+    pub(super) fd: RawFd,
     wanted: c_short,
-    found: c_short,
+    pub(super) found: c_short,
+}
+
+/// Looks at a socket; the kernel does at plain descriptors.
+fn look_at<T: Waits>(place: &Place<T>, arm: bool, ready: impl Fn(&T) -> c_short) -> c_short {
+    let mut inner = place.lock();
+    if inner.is_closed() {
+        return libc::POLLNVAL;
+    }
+    match arm {
+        true => inner.arm(),
+        false => inner.pump(),
+    }
+    place.stir();
+    ready(&inner)
+}
+
+fn take<T: Waits>(place: &Place<T>, fds: &[libc::pollfd]) {
+    let mut inner = place.lock();
+    if !inner.is_closed() {
+        inner.woken(fds);
+    }
 }
 
 impl Entry {
-    fn of(p: &libc::pollfd) -> Self {
+    pub(super) fn of(p: &libc::pollfd) -> Self {
         Self {
             socket: table::find(p.fd),
             fd: p.fd,
@@ -61,22 +79,20 @@ impl Entry {
 
     /// Looks at a socket; a plain descriptor is the kernel's.
     fn look(&mut self, arm: bool) {
-        if let Some(socket) = &self.socket {
-            let mut inner = socket.lock();
-            match arm {
-                true => inner.arm(),
-                false => inner.pump(),
-            }
-            socket.stir();
-            self.found = readiness(&inner, self.wanted);
+        let wanted = self.wanted;
+        match &self.socket {
+            Some(Any::Stream(s)) => self.found = look_at(s, arm, |i| readiness(i, wanted)),
+            Some(Any::Datagram(d)) => self.found = look_at(d, arm, |i| i.readiness(wanted)),
+            Some(Any::Set(_)) | None => {}
         }
     }
 
     /// What the kernel has to look at.
     fn descriptors(&self) -> Vec<libc::pollfd> {
         match &self.socket {
-            Some(socket) => socket.lock().descriptors(socket.fd),
-            None => vec![libc::pollfd {
+            Some(Any::Stream(s)) => s.lock().descriptors(s.fd),
+            Some(Any::Datagram(d)) => d.lock().descriptors(d.fd),
+            Some(Any::Set(_)) | None => vec![libc::pollfd {
                 fd: self.fd,
                 events: self.wanted,
                 revents: 0,
@@ -87,8 +103,9 @@ impl Entry {
     /// What the kernel has seen.
     fn seen(&mut self, fds: &[libc::pollfd]) {
         match &self.socket {
-            Some(socket) => socket.lock().woken(fds),
-            None => self.found = fds.first().map_or(0, |f| f.revents),
+            Some(Any::Stream(s)) => take(s, fds),
+            Some(Any::Datagram(d)) => take(d, fds),
+            Some(Any::Set(_)) | None => self.found = fds.first().map_or(0, |f| f.revents),
         }
     }
 }
@@ -98,7 +115,7 @@ fn count(entries: &[Entry]) -> usize {
 }
 
 /// Waits until one of the entries is ready; how many are. `None`: for ever.
-fn wait(entries: &mut [Entry], at_most: Option<Duration>) -> Outcome<usize> {
+pub(super) fn wait(entries: &mut [Entry], at_most: Option<Duration>) -> Outcome<usize> {
     let until = at_most.and_then(|t| Instant::now().checked_add(t));
     loop {
         entries.iter_mut().for_each(|e| e.look(false));

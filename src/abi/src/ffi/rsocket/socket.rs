@@ -1,29 +1,22 @@
 //! A socket: how it comes to a connection, and how its calls wait.
 
-use core::ffi::{c_int, c_uint};
+use core::ffi::c_int;
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use rocebud_objects::{Errno, Misuse};
 use rocebud_rsocket::options::Options;
 use rocebud_rsocket::{ConnectData, Event, State, state};
 
-use super::super::boundary::{Outcome, last_errno};
-use super::super::cm::types::{
-    PS_TCP, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
-};
+use super::super::boundary::Outcome;
+use super::super::cm::types::{PS_TCP, rdma_cm_id, rdma_conn_param, rdma_event_channel};
 use super::endpoint::{Endpoint, Role};
+use super::news::{self, News, kind};
 use super::verbs;
+use super::wait::{Place, Waits, watch};
 use super::{defaults, keepalive};
-
-/// How long a sleeper believes that nothing happened that it was not told of: another thread may
-/// have taken the event it waits for. Upstream looks as often.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// How long a call polls before it sleeps: upstream's `polling_time`.
-const POLL_FIRST: Duration = Duration::from_micros(10);
 
 /// Time for an address to be resolved, as upstream gives it.
 const RESOLVE_MS: c_int = 2000;
@@ -31,27 +24,17 @@ const RESOLVE_MS: c_int = 2000;
 /// Times a request is sent again; without end when the peer has no receive posted.
 const RETRIES: u8 = 7;
 
-/// `enum rdma_cm_event_type`
-mod kind {
-    pub(super) const ADDR_RESOLVED: u32 = 0;
-    pub(super) const ADDR_ERROR: u32 = 1;
-    pub(super) const ROUTE_RESOLVED: u32 = 2;
-    pub(super) const ROUTE_ERROR: u32 = 3;
-    pub(super) const CONNECT_REQUEST: u32 = 4;
-    pub(super) const CONNECT_ERROR: u32 = 6;
-    pub(super) const UNREACHABLE: u32 = 7;
-    pub(super) const REJECTED: u32 = 8;
-    pub(super) const ESTABLISHED: u32 = 9;
-    pub(super) const DISCONNECTED: u32 = 10;
-    pub(super) const DEVICE_REMOVAL: u32 = 11;
-}
-
 /// See the module.
 pub(super) struct Socket {
-    pub(super) fd: RawFd,
+    place: Place<Inner>,
     pub(super) domain: c_int,
-    inner: Mutex<Inner>,
-    changed: Condvar,
+}
+
+impl Deref for Socket {
+    type Target = Place<Inner>;
+    fn deref(&self) -> &Place<Inner> {
+        &self.place
+    }
 }
 
 /// What changes.
@@ -84,17 +67,7 @@ struct Request {
     offer: ConnectData,
 }
 
-const CLOSED: Misuse = Misuse::new(Errno::EBADF, "the socket was closed by another thread");
-const AGAIN: Misuse = Misuse::new(Errno::EAGAIN, "nothing can be done now without waiting");
 const LISTEN_FIRST: Misuse = Misuse::invalid("raccept: the socket does not listen");
-
-/// What an event of the connection manager says, copied out of it.
-struct News {
-    kind: c_uint,
-    status: c_int,
-    id: *mut rdma_cm_id,
-    private_data: Vec<u8>,
-}
 
 impl Socket {
     /// A new stream socket.
@@ -130,111 +103,94 @@ impl Socket {
         // SAFETY: a living channel.
         let fd = unsafe { (*channel).fd };
         verbs::never_wait(fd);
+        let inner = Inner {
+            phase: State::Init,
+            channel,
+            id,
+            endpoint: None,
+            options,
+            nonblocking,
+            error: None,
+            offer: None,
+            requests: VecDeque::new(),
+            sleeping: false,
+            deaf: false,
+            closed: false,
+        };
         Arc::new(Self {
-            fd,
+            place: Place::new(fd, inner),
             domain,
-            inner: Mutex::new(Inner {
-                phase: State::Init,
-                channel,
-                id,
-                endpoint: None,
-                options,
-                nonblocking,
-                error: None,
-                offer: None,
-                requests: VecDeque::new(),
-                sleeping: false,
-                deaf: false,
-                closed: false,
-            }),
-            changed: Condvar::new(),
         })
     }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells threads that wait for this socket's sleeper to look again.
-    pub(super) fn stir(&self) {
-        self.changed.notify_all();
-    }
-
-    /// Waits until `ready`, which only looks; EAGAIN if the socket may not wait.
-    pub(super) fn wait(
-        &self,
-        nonblocking: bool,
-        ready: impl Fn(&Inner) -> bool,
-    ) -> Outcome<MutexGuard<'_, Inner>> {
-        let mut inner = self.lock();
-        let mut polled_since = None;
-        loop {
-            inner.pump();
-            if inner.closed {
-                return Err(CLOSED);
-            }
-            if ready(&inner) {
-                self.stir();
-                return Ok(inner);
-            }
-            if nonblocking {
-                // A program that only ever tries must hear of a dead peer as well.
-                inner.hear();
-                return if ready(&inner) { Ok(inner) } else { Err(AGAIN) };
-            }
-            if polled_since.get_or_insert_with(Instant::now).elapsed() < POLL_FIRST {
-                continue;
-            }
-            inner = self.sleep(inner, &ready)?;
-            polled_since = None;
-        }
-    }
-
-    /// Sleeps once, unless something has happened by now.
-    fn sleep<'a>(
-        &'a self,
-        mut inner: MutexGuard<'a, Inner>,
-        ready: &impl Fn(&Inner) -> bool,
-    ) -> Outcome<MutexGuard<'a, Inner>> {
-        if inner.sleeping {
-            let woken = self.changed.wait_timeout(inner, LOOK_AGAIN);
-            return Ok(woken.unwrap_or_else(PoisonError::into_inner).0);
-        }
-        inner.arm();
-        if ready(&inner) {
-            return Ok(inner);
-        }
-        let mut fds = inner.descriptors(self.fd);
-        inner.sleeping = true;
-        drop(inner);
-        let waited = poll(&mut fds, LOOK_AGAIN);
-        let mut inner = self.lock();
-        inner.sleeping = false;
-        self.stir();
-        inner.woken(&fds);
-        waited.map(|()| inner)
-    }
 }
 
-/// Waits for descriptors. EINTR after a signal.
-fn poll(fds: &mut [libc::pollfd], at_most: Duration) -> Outcome<()> {
-    let timeout = c_int::try_from(at_most.as_millis()).unwrap_or(c_int::MAX);
-    // SAFETY: as many entries as said.
-    let n = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
-    if n < 0 {
-        return Err(Misuse::new(
-            last_errno(),
-            "a signal came while the call waited",
-        ));
+impl Waits for Inner {
+    fn pump(&mut self) {
+        let state = self.state();
+        if state.is_opening() || (state == State::Listening && self.requests.is_empty()) {
+            self.hear();
+        }
+        if let Some(endpoint) = self
+            .endpoint
+            .as_mut()
+            .filter(|e| e.stream.state().is_connected())
+        {
+            endpoint.pump();
+        }
     }
-    Ok(())
-}
 
-const fn watch(fd: RawFd) -> libc::pollfd {
-    libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
+    /// Takes events of the connection manager until there are none.
+    fn hear(&mut self) {
+        while !self.deaf && !self.closed {
+            match news::next(self.channel) {
+                Ok(news) => self.on_news(news),
+                Err(e) if e.errno == Errno::EAGAIN => return,
+                Err(_) => {
+                    self.deaf = true;
+                    self.lost();
+                }
+            }
+            if !self.requests.is_empty() {
+                // The rest counts against the backlog until it is asked for.
+                return;
+            }
+        }
+    }
+
+    fn arm(&mut self) {
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.arm();
+        }
+        self.pump();
+    }
+
+    /// The event channel, and completions.
+    fn descriptors(&self, channel: RawFd) -> Vec<libc::pollfd> {
+        let channel = if self.deaf { -1 } else { channel };
+        let mut fds = vec![watch(channel)];
+        fds.extend(self.endpoint.as_ref().map(|e| watch(e.fd())));
+        fds
+    }
+
+    fn woken(&mut self, fds: &[libc::pollfd]) {
+        let mut is_ready = fds.iter().map(|f| f.revents != 0);
+        let (events, completions) = (is_ready.next(), is_ready.next());
+        if completions == Some(true)
+            && let Some(endpoint) = &self.endpoint
+        {
+            endpoint.take_events();
+        }
+        if events == Some(true) && self.state() != State::Listening {
+            self.hear();
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    fn sleeping(&mut self) -> &mut bool {
+        &mut self.sleeping
     }
 }
 
@@ -270,92 +226,6 @@ impl Inner {
         self.phase = phase;
     }
 
-    /// Does what can be done without waiting.
-    pub(super) fn pump(&mut self) {
-        let state = self.state();
-        if state.is_opening() || (state == State::Listening && self.requests.is_empty()) {
-            self.hear();
-        }
-        if let Some(endpoint) = self
-            .endpoint
-            .as_mut()
-            .filter(|e| e.stream.state().is_connected())
-        {
-            endpoint.pump();
-        }
-    }
-
-    /// Wants the descriptors to tell of what comes from now on, and looks once more.
-    pub(super) fn arm(&mut self) {
-        if let Some(endpoint) = &self.endpoint {
-            endpoint.arm();
-        }
-        self.pump();
-    }
-
-    /// What to sleep on: the event channel, and completions.
-    pub(super) fn descriptors(&self, channel: RawFd) -> Vec<libc::pollfd> {
-        let channel = if self.deaf { -1 } else { channel };
-        let mut fds = vec![watch(channel)];
-        fds.extend(self.endpoint.as_ref().map(|e| watch(e.fd())));
-        fds
-    }
-
-    /// Takes what woke a sleeper on [`Inner::descriptors`].
-    pub(super) fn woken(&mut self, fds: &[libc::pollfd]) {
-        let mut is_ready = fds.iter().map(|f| f.revents != 0);
-        let (events, completions) = (is_ready.next(), is_ready.next());
-        if completions == Some(true)
-            && let Some(endpoint) = &self.endpoint
-        {
-            endpoint.take_events();
-        }
-        if events == Some(true) && self.state() != State::Listening {
-            self.hear();
-        }
-    }
-
-    /// Takes events of the connection manager until there are none.
-    fn hear(&mut self) {
-        while !self.deaf && !self.closed {
-            match self.next_news() {
-                Ok(news) => self.on_news(news),
-                Err(e) if e.errno == Errno::EAGAIN => return,
-                Err(_) => {
-                    self.deaf = true;
-                    self.lost();
-                }
-            }
-            if !self.requests.is_empty() {
-                // The rest counts against the backlog until it is asked for.
-                return;
-            }
-        }
-    }
-
-    fn next_news(&self) -> Outcome<News> {
-        let mut event: *mut rdma_cm_event = core::ptr::null_mut();
-        // SAFETY: a living channel, and room for the pointer.
-        let code = unsafe { verbs::rdma_get_cm_event(self.channel, &raw mut event) };
-        verbs::checked(code, "no event of the connection manager")?;
-        // SAFETY: an event that was just given out.
-        let copy = unsafe { event.read() };
-        let mut news = News {
-            kind: copy.event,
-            status: copy.status,
-            id: copy.id,
-            private_data: Vec::new(),
-        };
-        if matches!(news.kind, kind::CONNECT_REQUEST | kind::ESTABLISHED) {
-            // SAFETY: events of these kinds, of connected services, carry this parameter.
-            let conn = unsafe { copy.param.conn };
-            news.private_data = bytes(conn.private_data, conn.private_data_len);
-        }
-        // SAFETY: given out above, acknowledged once; what is needed of it is copied.
-        unsafe { verbs::rdma_ack_cm_event(event) };
-        Ok(news)
-    }
-
     fn on_news(&mut self, news: News) {
         let outcome = match news.kind {
             kind::CONNECT_REQUEST => {
@@ -369,7 +239,7 @@ impl Inner {
             | kind::ROUTE_ERROR
             | kind::CONNECT_ERROR
             | kind::UNREACHABLE
-            | kind::REJECTED => Err(Misuse::new(why(&news), "no connection came about")),
+            | kind::REJECTED => Err(Misuse::new(news.why(), "no connection came about")),
             kind::DISCONNECTED | kind::DEVICE_REMOVAL => {
                 self.lost();
                 Ok(())
@@ -596,16 +466,6 @@ impl Socket {
 
 pub(super) const ECONNRESET: Errno = Errno(libc::ECONNRESET);
 
-/// The errno of an event that tells of a failure.
-fn why(news: &News) -> Errno {
-    match news.kind {
-        kind::REJECTED => Errno(libc::ECONNREFUSED),
-        _ if news.status < 0 => Errno(news.status.saturating_neg()),
-        kind::UNREACHABLE => Errno::ETIMEDOUT,
-        _ => Errno(libc::ECONNABORTED),
-    }
-}
-
 fn reject(id: *mut rdma_cm_id) {
     // SAFETY: an identifier of a request that nobody else has; no private data.
     unsafe { verbs::rdma_reject(id, core::ptr::null(), 0) };
@@ -625,12 +485,4 @@ fn param(data: &[u8]) -> rdma_conn_param {
         srq: 0,
         qp_num: 0,
     }
-}
-
-fn bytes(data: *const u8, length: u8) -> Vec<u8> {
-    if data.is_null() {
-        return Vec::new();
-    }
-    // SAFETY: an event's private data, which are as long as it says.
-    unsafe { core::slice::from_raw_parts(data, usize::from(length)) }.to_vec()
 }

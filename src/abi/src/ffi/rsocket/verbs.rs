@@ -10,8 +10,8 @@ pub(super) use super::super::cm::verbs::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
 use super::super::types::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_recv_wr,
-    ibv_send_wr, ibv_wc,
+    ibv_ah, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_gid, ibv_mr, ibv_pd,
+    ibv_port_attr, ibv_qp, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_wc,
 };
 
 unsafe extern "C" {
@@ -69,6 +69,15 @@ unsafe extern "C" {
         context: *mut *mut c_void,
     ) -> c_int;
     pub(super) fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32);
+    pub(super) fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
+    pub(super) fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
+    pub(super) fn ibv_query_port(
+        context: *mut ibv_context,
+        port: u8,
+        attr: *mut ibv_port_attr,
+    ) -> c_int;
+    fn ibv_query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid)
+    -> c_int;
 }
 
 /// `IBV_ACCESS_LOCAL_WRITE`, `_REMOTE_WRITE`
@@ -161,4 +170,50 @@ pub(super) fn never_wait(fd: c_int) {
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     // SAFETY: takes no pointers.
     unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) };
+}
+
+/// Takes the events that made a completion channel readable.
+pub(super) fn take_cq_events(channel: *mut ibv_comp_channel) {
+    let mut cq = core::ptr::null_mut();
+    let mut context = core::ptr::null_mut();
+    loop {
+        // SAFETY: a living channel, and room for both.
+        let code = unsafe { ibv_get_cq_event(channel, &raw mut cq, &raw mut context) };
+        if code != 0 {
+            return;
+        }
+        // SAFETY: the queue that the event names.
+        unsafe { ibv_ack_cq_events(cq, 1) };
+    }
+}
+
+/// Lets an identifier share its address with others that allow it too.
+pub(super) fn reuse_address(id: *mut rdma_cm_id) {
+    /// `RDMA_OPTION_ID`, `RDMA_OPTION_ID_REUSEADDR`
+    const OPTION: (c_int, c_int) = (0, 1);
+    let on: c_int = 1;
+    let value: *const c_void = (&raw const on).cast();
+    // SAFETY: a living identifier, and an int.
+    unsafe { rdma_set_option(id, OPTION.0, OPTION.1, value, size_of_val(&on)) };
+}
+
+/// Where an address stands in the table of an identifier's device.
+pub(super) fn gid_index(id: *mut rdma_cm_id, gid: &ibv_gid) -> Outcome<u8> {
+    // SAFETY: a living identifier bound to a device.
+    let (context, port) = unsafe { ((*id).verbs, (*id).port_num) };
+    for index in 0..=u8::MAX {
+        let mut found = ibv_gid([0; 16]);
+        // SAFETY: a living context, and room for a GID.
+        let code = unsafe { ibv_query_gid(context, port, c_int::from(index), &raw mut found) };
+        if code != 0 {
+            break;
+        }
+        if found.0 == gid.0 {
+            return Ok(index);
+        }
+    }
+    Err(Misuse::new(
+        Errno(libc::EADDRNOTAVAIL),
+        "the address has left the device's table",
+    ))
 }
