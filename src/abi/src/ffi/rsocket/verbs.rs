@@ -200,11 +200,15 @@ pub(super) fn reuse_address(id: *mut rdma_cm_id) {
 /// Where an address stands in the table of an identifier's device.
 pub(super) fn gid_index(id: *mut rdma_cm_id, gid: &ibv_gid) -> Outcome<u8> {
     // SAFETY: a living identifier bound to a device.
-    let (context, port) = unsafe { ((*id).verbs, (*id).port_num) };
+    let rdma_cm_id {
+        verbs: context,
+        port_num,
+        ..
+    } = unsafe { id.read() };
     for index in 0..=u8::MAX {
         let mut found = ibv_gid([0; 16]);
         // SAFETY: a living context, and room for a GID.
-        let code = unsafe { ibv_query_gid(context, port, c_int::from(index), &raw mut found) };
+        let code = unsafe { ibv_query_gid(context, port_num, c_int::from(index), &raw mut found) };
         if code != 0 {
             break;
         }

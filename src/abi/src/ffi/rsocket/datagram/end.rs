@@ -407,8 +407,8 @@ impl End {
         attr.sl = path.sl;
         attr.static_rate = path.rate;
         // SAFETY: a living identifier bound to a device.
-        let (pd, port) = unsafe { ((*self.id).pd, (*self.id).port_num) };
-        attr.port_num = port;
+        let rdma_cm_id { pd, port_num, .. } = unsafe { self.id.read() };
+        attr.port_num = port_num;
         // SAFETY: a living protection domain, and the attributes.
         let ah = unsafe { verbs::ibv_create_ah(pd, &raw mut attr) };
         verbs::made(ah, "no address handle to the peer")
@@ -418,8 +418,10 @@ impl End {
 /// Bytes of a packet's payload on the way from an identifier's device.
 fn path_mtu(id: *mut rdma_cm_id) -> Outcome<usize> {
     let mut port = ibv_port_attr::zeroed();
-    // SAFETY: a living identifier bound to a device, and room for the answer.
-    let code = unsafe { verbs::ibv_query_port((*id).verbs, (*id).port_num, &raw mut port) };
+    // SAFETY: a living identifier bound to a device.
+    let bound = unsafe { id.read() };
+    // SAFETY: a living context, and room for the answer.
+    let code = unsafe { verbs::ibv_query_port(bound.verbs, bound.port_num, &raw mut port) };
     if code != 0 {
         return Err(Misuse::new(
             Errno(code),
