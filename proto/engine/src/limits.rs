@@ -51,6 +51,10 @@ pub const PARKED_COST_BYTES: u64 = 256;
 /// Held queue pairs that try again in one go: the others would find the room taken.
 pub const HELD_RETRIES: usize = 16;
 
+/// A connection's peer is told of congestion at most this often: the value of DCQCN's authors, in
+/// which the peer's sender has one lowering and no repetition of it.
+pub const CNP_INTERVAL_NS: u64 = 50_000;
+
 /// Datagram receives begin with room for a global route header.
 pub const GRH_BYTES: u64 = 40;
 

@@ -107,4 +107,6 @@ counters! {
     Forwarded = "forwarded",
     /// Dropped: too many at a time to be handed on to the slot that owns them.
     DropForward = "drop_forward",
+    /// Congestion notification packets sent.
+    NpCnpSent = "np_cnp_sent",
 }

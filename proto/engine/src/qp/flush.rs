@@ -219,6 +219,7 @@ impl Qp {
         self.path = rocebud_objects::Path::default();
         self.draining = false;
         self.pace = super::pace::Pace::default();
+        self.notify = super::Notify::default();
         cx.core.paced.set(self.index, None);
         self.set_state(QpState::Reset, cx);
     }

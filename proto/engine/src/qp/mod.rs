@@ -4,7 +4,7 @@
 //! * `post`: checks at `post_send` and `post_recv`.
 //! * `sq`: the send queue; `requester`: packets out of it; `completer`: answers to them;
 //!   `retransmit`: going back; `local`: what needs no packet; `uc`, `ud`: the unreliable services.
-//! * `pace`: the rate limit of requests.
+//! * `pace`: the rate limit of requests; `notify`: congestion that the peer is told of.
 //! * `responder`: order of the peer's requests; `execute`: carrying them out; `replay`:
 //!   duplicates; `answers`: what goes back; `receive`: receive requests in use; `parked`:
 //!   unreliable messages that wait for one.
@@ -16,6 +16,7 @@ mod execute;
 mod flush;
 mod local;
 mod modify;
+mod notify;
 mod pace;
 mod parked;
 mod post;
@@ -44,6 +45,7 @@ use crate::node::{RxMeta, Transmit};
 use crate::peers::PeerId;
 use crate::ready::Index;
 
+use notify::Notify;
 pub use pace::Pace;
 use parked::Parked;
 use receive::Held;
@@ -90,6 +92,7 @@ pub(crate) struct Qp {
     /// Packets of this half's turn.
     burst: u32,
     pace: Pace,
+    notify: Notify,
 }
 
 impl Qp {
@@ -118,6 +121,7 @@ impl Qp {
             half: Half::default(),
             burst: 0,
             pace: Pace::default(),
+            notify: Notify::default(),
         };
         qp.sq.ring.reserve(init.cap.max_send_wr.min(256) as usize);
         qp
@@ -131,6 +135,7 @@ impl Qp {
     pub(crate) fn is_idle(&self) -> bool {
         let waiting = self.sq.fails_later() || self.state == QpState::Sqd && self.sq.drained();
         self.resp.answers.is_empty()
+            && !self.notify.due
             && self.parked.is_empty()
             && !self.sq.outstanding()
             && (!self.sq.has_work() || waiting)
@@ -159,9 +164,7 @@ impl Qp {
         }
         cx.count(Counter::RcvdPkts);
         cx.env.count(Counter::RcvdBytes, pkt.payload.len() as u64);
-        if rx.traffic_class & 3 == 3 {
-            cx.count(Counter::NpEcnMarkedRocePackets);
-        }
+        self.look_at_mark(rx, pkt, cx);
         if is_cnp(pkt) {
             return cx.count(Counter::RpCnpHandled);
         }
@@ -220,6 +223,11 @@ impl Qp {
     ) -> Option<Transmit> {
         if !self.parked.is_empty() {
             self.unpark(cx);
+        }
+        if self.notify.due
+            && let Some(cnp) = self.next_cnp(buf, cx)
+        {
+            return Some(cnp);
         }
         if self.burst >= cx.core.cfg.quantum_packets.max(1) {
             self.switch_half();

@@ -5,6 +5,7 @@
 
 mod cases;
 mod chaos;
+mod congestion;
 mod dice;
 mod errors;
 mod moves;
