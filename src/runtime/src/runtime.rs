@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 use rocebud_ctl::cm::{CmAnswer, CmRequest};
 use rocebud_ctl::fds;
 use rocebud_ctl::page::Fact;
-use rocebud_ctl::{Client, CtlError, DeviceInfo, DeviceList, Notice};
+use rocebud_ctl::{Client, CtlError, DeviceInfo, DeviceList, ErrorKind, Notice};
 use rocebud_objects::{AttrMask, Counter, Errno, Instant, Misuse, Path, PdId, QpAttr, QpState};
 
 use crate::context::{ContextShared, Element, QpShared};
@@ -433,6 +433,10 @@ impl Runtime {
         self.check()?;
         self.client.cm(request).map_err(|error| {
             log::line(Level::Error, format_args!("{error}"));
+            if error.kind == ErrorKind::Gone {
+                // Whoever asks may have heard of it before the thread that watches the daemon.
+                self.die();
+            }
             Misuse::new(
                 error.errno(),
                 "the daemon did not answer about a connection",

@@ -50,6 +50,12 @@ impl Manager {
         self.0.is_here()
     }
 
+    /// The daemon is gone, and with it everything that it kept. [`Manager::get`] gives another one.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.0.is_dead()
+    }
+
     /// A channel: its number, and the socket that is readable while events wait.
     ///
     /// # Errors

@@ -157,6 +157,13 @@ impl Context {
         Ok(())
     }
 
+    /// Something may be made on it: it is open, its interface and the daemon are there, and this
+    /// process has opened it.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.check().is_ok()
+    }
+
     /// Nothing more will come of it. Unlike [`Context::check`] this holds back until everything
     /// that was posted is flushed.
     pub(crate) fn check_lost(&self) -> Result<(), Misuse> {

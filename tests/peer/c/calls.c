@@ -6,6 +6,8 @@
  *   calls hold ADDRESS PORT               connects, says "held", and sleeps for ever
  *   calls expect EVENT STATUS MS ADDRESS PORT    connecting must end with this event and status within MS
  *   calls giveup ADDRESS PORT             destroys the identifier while it connects
+ *   calls watch ADDRESS PORT              connects, says "held", and how it hears that its device is gone, with
+ *                                         an address of its own bound besides; then connects again
  * ADDRESS may have a scope (fe80::1%ve0). Plain librdmacm: it runs on any device that has it.
  * Build: cc -O2 -o calls calls.c -lrdmacm -libverbs */
 #include <errno.h>
@@ -78,15 +80,21 @@ static void drop(struct rdma_cm_id *id)
 		DIE("destroy");
 }
 
-/* Takes an event within ms; its kind, or -1. */
+static int lost; /* the device is gone: the channel may be, too */
+
+/* Takes an event within ms; its kind, or -1; -2 when there will be none any more. */
 static int take(int ms, int *status, struct rdma_cm_id **id)
 {
 	struct pollfd p = { .fd = channel->fd, .events = POLLIN };
 	struct rdma_cm_event *event;
 	if (poll(&p, 1, ms) != 1)
 		return -1;
-	if (rdma_get_cm_event(channel, &event))
-		DIE("event");
+	if (rdma_get_cm_event(channel, &event)) {
+		if (!lost)
+			DIE("event");
+		printf("channel: errno %d\n", errno);
+		return -2;
+	}
 	int kind = event->event;
 	if (status)
 		*status = event->status;
@@ -167,7 +175,7 @@ static void serve(struct addrinfo *at)
 	fflush(stdout);
 	for (;;) {
 		int last = stop, kind = take(last ? 500 : 100, &status, &id);
-		if (kind < 0 && last)
+		if ((kind < 0 && last) || kind == -2)
 			break;
 		switch (kind) {
 		case RDMA_CM_EVENT_CONNECT_REQUEST:
@@ -176,6 +184,13 @@ static void serve(struct addrinfo *at)
 			if (rdma_accept(id, &param))
 				printf("accept: %s\n", strerror(errno));
 			accepted++;
+			break;
+		case RDMA_CM_EVENT_DEVICE_REMOVAL:
+			printf("removed\n");
+			fflush(stdout);
+			lost = 1;
+			ended++;
+			drop(id);
 			break;
 		case RDMA_CM_EVENT_DISCONNECTED:
 			rdma_disconnect(id);
@@ -265,6 +280,77 @@ static void giveup(struct addrinfo *to)
 		DIE("destroying waits for the peer");
 }
 
+/* Every call about a device that is gone ends, and destroying succeeds. */
+static void removed(struct rdma_cm_id *id)
+{
+	struct rdma_conn_param param = PARAM;
+	double begun = now_ms();
+	if (id->qp) {
+		struct end *end = id->context;
+		struct ibv_wc wc = { .status = IBV_WC_SUCCESS };
+		for (double end_at = now_ms() + 5000; now_ms() < end_at;)
+			if (ibv_poll_cq(end->cq, 1, &wc) > 0)
+				break;
+		if (wc.status != IBV_WC_WR_FLUSH_ERR)
+			DIE("the receive ended with %s", ibv_wc_status_str(wc.status));
+		rdma_disconnect(id);
+	}
+	if (!rdma_connect(id, &param) || !rdma_resolve_route(id, 1000))
+		DIE("a call about a device that is gone succeeds");
+	drop(id);
+	printf("removed and destroyed\n");
+	if (now_ms() - begun > 5000)
+		DIE("it took %.0f ms", now_ms() - begun);
+}
+
+static void watch(struct addrinfo *to)
+{
+	struct rdma_cm_id *id = connect_to(to), *bound, *what;
+	struct sockaddr *own = rdma_get_local_addr(id);
+	struct rdma_cm_id *never;
+	if (rdma_create_id(channel, &bound, NULL, RDMA_PS_UDP) || rdma_bind_addr(bound, own) ||
+	    rdma_create_id(channel, &never, NULL, RDMA_PS_TCP))
+		DIE("bind");
+	printf("held\n");
+	fflush(stdout);
+	for (int left = 2; left;) {
+		int kind = take(60000, NULL, &what);
+		lost = kind == RDMA_CM_EVENT_DEVICE_REMOVAL;
+		if (kind == RDMA_CM_EVENT_DISCONNECTED || kind == RDMA_CM_EVENT_TIMEWAIT_EXIT)
+			continue; /* its peer heard of it first */
+		if (!lost)
+			DIE("event %d", kind);
+		if (what != id && what != bound)
+			DIE("an identifier without a device was told");
+		removed(what);
+		left--;
+	}
+	/* nobody is told twice */
+	if (take(300, NULL, NULL) >= 0)
+		DIE("one more event");
+	if (rdma_destroy_id(never))
+		DIE("destroy");
+	fflush(stdout);
+	rdma_destroy_event_channel(channel);
+	for (double end_at = now_ms() + 30000;; usleep(50000)) {
+		lost = 0;
+		channel = rdma_create_event_channel();
+		if (!channel || rdma_create_id(channel, &id, NULL, RDMA_PS_TCP))
+			DIE("a new channel");
+		if (!rdma_resolve_addr(id, NULL, to->ai_addr, 1000) && take(20000, NULL, NULL) == RDMA_CM_EVENT_ADDR_RESOLVED)
+			break;
+		if (now_ms() > end_at)
+			DIE("the device does not come back");
+		rdma_destroy_id(id);
+		rdma_destroy_event_channel(channel);
+	}
+	rdma_destroy_id(id);
+	id = connect_to(to);
+	send_one(id);
+	hang_up(id);
+	drop(id);
+}
+
 int main(int argc, char **argv)
 {
 	const char *how = argc > 3 ? argv[1] : "";
@@ -288,6 +374,8 @@ int main(int argc, char **argv)
 		fflush(stdout);
 		for (;;)
 			pause();
+	} else if (!strcmp(how, "watch")) {
+		watch(address(argv[2], argv[3]));
 	} else if (!strcmp(how, "expect") && argc > 6) {
 		expect(argv[2], atoi(argv[3]), atoi(argv[4]), address(argv[5], argv[6]));
 	} else if (!strcmp(how, "giveup")) {

@@ -249,11 +249,11 @@ fn perftest_dash_r() -> Outcome {
     series.end()
 }
 
-fn calls() -> Result<String, Failure> {
+pub(crate) fn calls() -> Result<String, Failure> {
     c_program_with("calls", "calls", "cc", &["-lrdmacm", "-libverbs"])
 }
 
-fn serve(host: &Host, path: &str) -> Result<Running, Failure> {
+pub(crate) fn serve(host: &Host, path: &str) -> Result<Running, Failure> {
     let mut server = host
         .rocebud(path, &["serve", "0.0.0.0", "7500"])
         .limit(170)
@@ -263,7 +263,7 @@ fn serve(host: &Host, path: &str) -> Result<Running, Failure> {
 }
 
 /// Ends a server; what it accepted and what of it has ended.
-fn served(server: Running) -> Result<(u32, u32), Failure> {
+pub(crate) fn served(server: Running) -> Result<(u32, u32), Failure> {
     // `rocebud run` becomes the program, so the signal reaches it.
     server.signal("TERM")?;
     let said = server.finish()?.succeeded()?;
@@ -275,7 +275,7 @@ fn served(server: Running) -> Result<(u32, u32), Failure> {
     }
 }
 
-fn run(host: &Host, path: &str, args: &[&str]) -> Result<String, Failure> {
+pub(crate) fn run(host: &Host, path: &str, args: &[&str]) -> Result<String, Failure> {
     host.rocebud(path, args).limit(120).run()?.succeeded()
 }
 

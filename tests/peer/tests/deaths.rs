@@ -252,7 +252,7 @@ pub(crate) fn told_of_the_end(client: Finished, errnos: &[i32]) -> Outcome {
     Ok(())
 }
 
-fn kill_daemon(host: &Host, signal: &str) -> Outcome {
+pub(crate) fn kill_daemon(host: &Host, signal: &str) -> Outcome {
     for pid in daemons(host) {
         host.tool(&format!("kill -s {signal} {pid}"))?;
     }

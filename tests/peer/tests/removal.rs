@@ -9,13 +9,16 @@ use rocebud_peer::runner::{Case, Need};
 use rocebud_peer::tree::c_program;
 use rocebud_peer::{Failure, Outcome, ensure, wrong};
 
-use crate::deaths::{Stream, told_of_the_end, wait_for_traffic, works};
+use crate::connections::{calls, run, serve};
+use crate::deaths::{Stream, kill_daemon, told_of_the_end, wait_for_traffic, works};
 
 const ENODEV: i32 = 19;
 
 pub(crate) fn cases() -> Vec<Case> {
     let compiled = [Need::Root, Need::Build, Need::Compiler];
     let perftest = [Need::Root, Need::Build, Need::Program("ib_send_bw")];
+    let header = Need::Header("/usr/include/rdma/rdma_cma.h");
+    let connected = [&compiled[..], &[header]].concat();
     vec![
         Case::new("c044_device_removed_under_traffic", &compiled, removed),
         Case::new("c044_removed_device_gives_nothing", &compiled, opened),
@@ -28,6 +31,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "c044_address_removed_under_traffic",
             &compiled,
             address_removed,
+        ),
+        Case::new(
+            "c044_identifiers_hear_of_removal",
+            &connected,
+            identifiers_hear,
         ),
         Case::new(
             "asyncwatch_sees_the_link_and_the_end",
@@ -110,6 +118,39 @@ fn removed() -> Outcome {
         works(&wire.a, &wire.b)?;
     }
     ensure(other.client.alive(), || "the neighbour has ended".into())
+}
+
+/// RDMA_CM_EVENT_DEVICE_REMOVAL comes to each identifier that has a device, once, whether the
+/// interface or the daemon has gone; posted requests are flushed, destroying succeeds, and the same
+/// process connects again.
+fn identifiers_hear() -> Outcome {
+    let (mut wire, path) = (Wire::new(1500)?, calls()?);
+    let server = serve(&wire.b, &path)?;
+    let at = [wire.b.v4.clone(), "7500".to_owned()];
+    let watch = |host: &Host| {
+        let watch = host.rocebud(&path, &["watch", &at[0], &at[1]]);
+        let mut watch = watch.limit(100).start()?;
+        watch.wait_for("held").map(|_| watch)
+    };
+    // the server, which listens on the wildcard, stays
+    let client = watch(&wire.a)?;
+    promptly(&wire.a, "link del ve0")?;
+    wire.plug(1500, Addresses::Dual)?;
+    client.finish()?.succeeded()?;
+    // the client's daemon, and a new one
+    let client = watch(&wire.a)?;
+    kill_daemon(&wire.a, "KILL")?;
+    let said = client.finish()?.succeeded()?;
+    ensure(said.contains("channel: errno 5"), || said)?;
+    run(&wire.a, &path, &["call", &at[0], &at[1], "1"])?;
+    // the server's
+    let mut held = wire.a.rocebud(&path, &["hold", &at[0], &at[1]]).start()?;
+    held.wait_for("held")?;
+    kill_daemon(&wire.b, "KILL")?;
+    let said = server.finish()?.succeeded()?;
+    let told = said.ends_with("removed\nchannel: errno 5\naccepted 6, ended 6\nok\n");
+    held.kill();
+    ensure(told, || format!("the server said:\n{said}"))
 }
 
 /// A list of devices may be older than the removal of one, and so may a context.

@@ -72,6 +72,15 @@ impl Channel {
         }
     }
 
+    pub(super) const fn as_ptr(&self) -> *mut rdma_event_channel {
+        core::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// The daemon is gone, and what is here was made by this process.
+    pub(super) fn is_orphaned(&self) -> bool {
+        self.manager.is_dead() && !self.manager.is_inherited()
+    }
+
     pub(super) const fn number(&self) -> u32 {
         self.number
     }

@@ -39,7 +39,7 @@ fn ours<'a>(context: *mut ibv_context) -> Option<&'a Context> {
 
 /// A device that came back and a child made by fork get new contexts.
 fn lives(context: *mut ibv_context) -> bool {
-    ours(context).is_some_and(|c| c.verbs.query_port(1).is_ok())
+    ours(context).is_some_and(|c| c.verbs.is_usable())
 }
 
 /// One living context a device, of the devices that are there now.

@@ -8,7 +8,7 @@ use rocebud_verbs::cm::{CmAnswer, CmDatagram, CmDetails, CmEvent, CmParam, CmReq
 use super::super::boundary::{MinusOne, NULL, Outcome, enter};
 use super::super::types::Plain;
 use super::channel::Channel;
-use super::id::{Id, Make, find, see, show};
+use super::id::{Id, Make, find, find_for_event, find_orphan, see, show};
 use super::qp::c_ah;
 use super::types::{
     event, rdma_cm_event, rdma_cm_id, rdma_cm_param, rdma_conn_param, rdma_event_channel,
@@ -168,6 +168,9 @@ fn prepare(subject: &Id, event: CmEvent) -> Result<Draft, Skip> {
 
 /// An event of a connection whose queue pair could not be moved says nothing new.
 fn gone(subject: &Id, draft: &Draft) -> Result<(), Skip> {
+    if draft.kind == event::DEVICE_REMOVAL {
+        subject.state().removed = true;
+    }
     let ends = matches!(draft.kind, event::REJECTED | event::DISCONNECTED);
     if ends && subject.state().connect_error {
         return Err(Skip);
@@ -241,12 +244,15 @@ fn child(
 pub(super) fn next(channel: *mut rdma_event_channel) -> Outcome<*mut rdma_cm_event> {
     let channel = Channel::of(channel)?;
     loop {
-        let event = channel.next()?;
+        let event = match channel.next() {
+            Ok(event) => event,
+            Err(e) => return orphan(channel).ok_or(e),
+        };
         let number = match event.listener {
             0 => event.id,
             listener => listener,
         };
-        let Some(subject) = find(channel.manager(), number) else {
+        let Some(subject) = find_for_event(channel.manager(), number) else {
             abandon(channel.manager(), &event);
             continue;
         };
@@ -255,6 +261,24 @@ pub(super) fn next(channel: *mut rdma_event_channel) -> Outcome<*mut rdma_cm_eve
             Err(Skip) => subject.complete(),
         }
     }
+}
+
+/// With the daemon gone every device is: each identifier that has one hears of it once, and then
+/// the channel has nothing but its error to give.
+fn orphan(channel: &Channel) -> Option<*mut rdma_cm_event> {
+    if !channel.is_orphaned() {
+        return None;
+    }
+    let subject = find_orphan(channel.manager(), channel.as_ptr())?;
+    subject.state().removed = true;
+    let event = CmEvent {
+        kind: event::DEVICE_REMOVAL,
+        id: subject.number,
+        listener: 0,
+        status: 0,
+        details: CmDetails::None,
+    };
+    Some(Draft::of(subject, &event).publish(subject))
 }
 
 /// A request whose listener is gone is nobody's.
@@ -282,6 +306,7 @@ pub(super) fn complete(id: &Id) -> Outcome<()> {
         ))
     };
     match event.status {
+        0 if event.event == event::DEVICE_REMOVAL => failed(libc::ENODEV),
         0 => Ok(()),
         _ if event.event == event::REJECTED => failed(libc::ECONNREFUSED),
         status => failed(status.saturating_abs()),

@@ -37,8 +37,14 @@ pub(super) struct Id {
 pub(super) struct State {
     /// Calls wait for their events; the channel is this identifier's own.
     pub(super) sync: bool,
-    /// Events acknowledged.
+    /// Events taken and acknowledged: what a destroy waits for when the daemon, which counts what
+    /// it gave out, is gone.
+    given: u32,
     completed: u32,
+    /// It is being destroyed: no event names it any more.
+    ending: bool,
+    /// The program was told that its device is gone.
+    pub(super) removed: bool,
     /// The queue pair could not be moved: what follows on the wire is not the program's business.
     pub(super) connect_error: bool,
     pub(super) initiator_depth: u8,
@@ -79,6 +85,24 @@ impl core::fmt::Debug for Init {
     }
 }
 
+/// Reads a field of the C structure.
+macro_rules! see {
+    ($id:expr, $field:ident: $ty:ty) => {
+        $id.head
+            .field::<$ty>(core::mem::offset_of!(super::types::rdma_cm_id, $field))
+    };
+}
+/// Writes a field of the C structure.
+macro_rules! show {
+    ($id:expr, $field:ident: $ty:ty = $value:expr) => {
+        $id.head.set_field::<$ty>(
+            core::mem::offset_of!(super::types::rdma_cm_id, $field),
+            $value,
+        )
+    };
+}
+pub(super) use {see, show};
+
 /// A pointer to an identifier in the table of all.
 #[derive(Clone, Copy)]
 struct Known(*mut Id);
@@ -102,23 +126,35 @@ pub(super) fn find<'a>(manager: &Manager, number: u32) -> Option<&'a Id> {
     Some(unsafe { &*known.0 })
 }
 
-/// Reads a field of the C structure.
-macro_rules! see {
-    ($id:expr, $field:ident: $ty:ty) => {
-        $id.head
-            .field::<$ty>(core::mem::offset_of!(super::types::rdma_cm_id, $field))
-    };
+/// As [`find`], for an event on its way to the program.
+pub(super) fn find_for_event<'a>(manager: &Manager, number: u32) -> Option<&'a Id> {
+    all(|ids| {
+        let known = ids.get(&(manager.key(), number))?;
+        // SAFETY: it is in the table, which is locked. It stays until this event is acknowledged:
+        // the daemon has counted it, and so is it here.
+        let id: &'a Id = unsafe { &*known.0 };
+        id.give().then_some(id)
+    })
 }
-/// Writes a field of the C structure.
-macro_rules! show {
-    ($id:expr, $field:ident: $ty:ty = $value:expr) => {
-        $id.head.set_field::<$ty>(
-            core::mem::offset_of!(super::types::rdma_cm_id, $field),
-            $value,
-        )
-    };
+
+/// With the daemon gone: an identifier with a device whose events come in this channel, and which
+/// was not told yet.
+pub(super) fn find_orphan<'a>(
+    manager: &Manager,
+    channel: *mut rdma_event_channel,
+) -> Option<&'a Id> {
+    all(|ids| {
+        let of_manager = ids.iter().filter(|((key, _), _)| *key == manager.key());
+        // SAFETY: as in `find_for_event`.
+        let mut all = of_manager.map(|(_, known)| -> &'a Id { unsafe { &*known.0 } });
+        all.find(|id| {
+            see!(id, channel: *mut rdma_event_channel) == channel
+                && id.verbs().is_ok()
+                && !id.state().removed
+                && id.give()
+        })
+    })
 }
-pub(super) use {see, show};
 
 /// Who makes an identifier, and for what.
 pub(super) struct Make {
@@ -229,9 +265,20 @@ impl Id {
         id.cast()
     }
 
+    /// Counts an event that the program is about to get, unless it is too late for that.
+    fn give(&self) -> bool {
+        let mut state = self.state();
+        if !state.ending {
+            state.given += 1;
+        }
+        !state.ending
+    }
+
     /// An event of it was acknowledged.
     pub(super) fn complete(&self) {
-        self.state().completed += 1;
+        let mut state = self.state();
+        state.completed += 1;
+        // Under the lock: whoever waits frees this next.
         self.acked.notify_all();
     }
 
@@ -342,9 +389,18 @@ impl Id {
                 Ok(())
             }
             Ok(answer) => Err(refusal(&answer)),
-            // The daemon is gone, or this is a child: nobody is left to count events.
+            // The daemon is gone: what was given out is known here, too. In a child made by fork
+            // nobody is left to acknowledge it.
             Err(e) if e.errno == Errno::EIO => {
+                let given = all(|_| {
+                    let mut state = self.state();
+                    state.ending = true;
+                    state.given
+                });
                 self.drop_event();
+                if !self.manager.is_inherited() {
+                    self.wait_for_all(given);
+                }
                 Ok(())
             }
             Err(e) => Err(e),

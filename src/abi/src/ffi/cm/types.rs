@@ -168,6 +168,7 @@ pub(crate) mod event {
     pub(crate) const REJECTED: c_uint = 8;
     pub(crate) const ESTABLISHED: c_uint = 9;
     pub(crate) const DISCONNECTED: c_uint = 10;
+    pub(crate) const DEVICE_REMOVAL: c_uint = 11;
     pub(crate) const MULTICAST_JOIN: c_uint = 12;
     pub(crate) const MULTICAST_ERROR: c_uint = 13;
     pub(crate) const ADDRINFO_RESOLVED: c_uint = 16;
