@@ -36,6 +36,8 @@ if [ "$purpose" = test ]; then
     want netcat-traditional has nc.traditional
     want ucx-utils has ucx_perftest
     want libucx-dev test -e /usr/include/ucp/api/ucp.h
+    want qperf has qperf
+    want fio has fio
     want openmpi-bin has mpirun
     want libopenmpi-dev has mpicc
     # the kernel peer (tools/interop)

@@ -77,13 +77,34 @@ impl<T: Acked> EventQueue<T> {
     /// EAGAIN: the descriptor is non-blocking. EINTR (4): a signal was handled. EIO: the queue was
     /// closed and is empty.
     pub fn wait(&self) -> Result<Option<T>, Misuse> {
+        self.before_read()?;
+        self.after_read(self.read())
+    }
+
+    /// First part of a wait, for callers that read the descriptor (eight bytes) themselves.
+    ///
+    /// # Errors
+    /// EIO: the queue was closed and is empty.
+    pub fn before_read(&self) -> Result<(), Misuse> {
         if self.is_closed() && self.is_empty() {
             return Err(Misuse::new(
                 Errno::EIO,
                 "the device is gone: no event will come any more",
             ));
         }
-        if let Err(error) = sys::take_waiting(self.fd.as_fd()) {
+        Ok(())
+    }
+
+    pub(crate) fn read(&self) -> io::Result<()> {
+        sys::take_waiting(self.fd.as_fd())
+    }
+
+    /// Last part of a wait: the descriptor was read.
+    ///
+    /// # Errors
+    /// As [`EventQueue::wait`].
+    pub fn after_read(&self, read: io::Result<()>) -> Result<Option<T>, Misuse> {
+        if let Err(error) = read {
             let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
             return Err(Misuse::new(
                 errno,

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use rocebud_objects::{CqId, EventKind, Misuse, SrqId};
+use rocebud_objects::{CqId, EventKind, SrqId};
 use rocebud_wire::Qpn;
 
 use crate::channel::{Acked, Acks, EventQueue};
@@ -205,12 +205,9 @@ impl ContextShared {
         self.events.try_take()
     }
 
-    /// Takes the oldest event, waiting if the descriptor's flags say so. `None`: try again.
-    ///
-    /// # Errors
-    /// EAGAIN: non-blocking. EINTR: a signal. EIO: the device is gone and said so.
-    pub fn wait(&self) -> Result<Option<AsyncNotice>, Misuse> {
-        self.events.wait()
+    /// The queue of its events.
+    pub(crate) const fn events(&self) -> &EventQueue<AsyncNotice> {
+        &self.events
     }
 
     /// A completion channel of this device.

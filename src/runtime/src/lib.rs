@@ -36,7 +36,7 @@ mod unanswered;
 mod window;
 
 pub use claim::Claim;
-pub use objects::{PostError, SRQS_MAX};
+pub use objects::{Asleep, PostError, SRQS_MAX};
 pub use raw::{FlowCounts, RawCreate, TableId, WqState};
 pub use rocebud_engine::SrqMask;
 pub use rocebud_mem::{copy_in, copy_out, ensure_in_front, probe};

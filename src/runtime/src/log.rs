@@ -29,8 +29,6 @@ pub fn level() -> Level {
 /// Writes a line if its level is asked for. Never fails, whatever standard error is.
 pub fn line(at: Level, what: fmt::Arguments<'_>) {
     if at <= level() {
-        use std::io::Write;
-        let text = format!("rocebud: {what}\n");
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        crate::sys::say(format!("rocebud: {what}\n").as_bytes());
     }
 }

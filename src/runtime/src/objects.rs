@@ -1,6 +1,7 @@
 //! Making, using and destroying the engine's objects.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -110,21 +111,43 @@ impl Runtime {
     /// # Errors
     /// EAGAIN: non-blocking and nothing there. EINTR: a signal. EIO: the device is gone.
     pub fn next_cq_event(&self, channel: &CompChannel) -> Result<CqNotice, Misuse> {
+        let mut read = None;
         loop {
+            if let Some(notice) = self.cq_event(channel, read)? {
+                return Ok(notice);
+            }
+            self.progress.falls_asleep();
+            read = Some(channel.read());
+            self.progress.wakes_up();
+        }
+    }
+
+    /// As [`Runtime::next_cq_event`], for callers that wait themselves: `None` means that the
+    /// channel's descriptor is to be read, asleep ([`Asleep`]), and the outcome brought here.
+    ///
+    /// # Errors
+    /// As [`Runtime::next_cq_event`].
+    pub fn cq_event(
+        &self,
+        channel: &CompChannel,
+        read: Option<io::Result<()>>,
+    ) -> Result<Option<CqNotice>, Misuse> {
+        if let Some(read) = read
+            && let Some(notice) = channel.after_read(read)?
+        {
+            return Ok(Some(notice));
+        }
+        if let Some(notice) = channel.try_take() {
+            return Ok(Some(notice));
+        }
+        if !self.is_dead() {
+            self.progress_for_sleep();
             if let Some(notice) = channel.try_take() {
-                return Ok(notice);
-            }
-            if !self.is_dead() {
-                self.progress_for_sleep();
-                if let Some(notice) = channel.try_take() {
-                    return Ok(notice);
-                }
-            }
-            let _sleeping = self.progress.sleeps();
-            if let Some(notice) = channel.wait()? {
-                return Ok(notice);
+                return Ok(Some(notice));
             }
         }
+        channel.before_read()?;
+        Ok(None)
     }
 
     /// Takes the oldest asynchronous event, waiting if the descriptor's flags say so.
@@ -133,14 +156,42 @@ impl Runtime {
     /// EAGAIN: non-blocking and nothing there. EINTR: a signal. EIO: the device is gone, and its
     /// last event was taken.
     pub fn next_async_event(&self, context: &ContextShared) -> Result<AsyncNotice, Misuse> {
+        let mut read = None;
         loop {
-            if let Some(notice) = context.try_take() {
+            if let Some(notice) = self.async_event(context, read)? {
                 return Ok(notice);
             }
-            if let Some(notice) = context.wait()? {
-                return Ok(notice);
-            }
+            read = Some(context.events().read());
         }
+    }
+
+    /// As [`Runtime::next_async_event`], for callers that wait themselves, as in
+    /// [`Runtime::cq_event`].
+    ///
+    /// # Errors
+    /// As [`Runtime::next_async_event`].
+    pub fn async_event(
+        &self,
+        context: &ContextShared,
+        read: Option<io::Result<()>>,
+    ) -> Result<Option<AsyncNotice>, Misuse> {
+        if let Some(read) = read
+            && let Some(notice) = context.events().after_read(read)?
+        {
+            return Ok(Some(notice));
+        }
+        if let Some(notice) = context.try_take() {
+            return Ok(Some(notice));
+        }
+        context.events().before_read()?;
+        Ok(None)
+    }
+
+    /// The calling thread sleeps until a completion comes.
+    #[must_use]
+    pub fn sleep(self: &Arc<Self>) -> Asleep {
+        self.progress.falls_asleep();
+        Asleep(Arc::clone(self))
     }
 
     /// Destroys a completion queue; waits for acknowledgements.
@@ -670,7 +721,7 @@ impl Runtime {
 }
 
 /// Why a group was not joined, in the words of verbs.
-fn not_joined(error: &std::io::Error) -> Misuse {
+fn not_joined(error: &io::Error) -> Misuse {
     match error.raw_os_error() {
         Some(libc::ENOBUFS) => Misuse::new(
             Errno::ENOMEM,
@@ -711,5 +762,15 @@ fn identity(init: &QpInit, peer: Option<(Path, Qpn)>) -> QpIdentity {
         dest_qpn,
         sgid: path.sgid,
         dgid: path.dgid,
+    }
+}
+
+/// A thread of the application sleeps while this lives.
+#[derive(Debug)]
+pub struct Asleep(Arc<Runtime>);
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        self.0.progress.wakes_up();
     }
 }

@@ -197,13 +197,17 @@ impl Progress {
     }
 
     /// An application thread goes to sleep until an event comes.
-    pub(crate) fn sleeps(&self) -> Sleeping<'_> {
+    pub(crate) fn falls_asleep(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         self.polled_well();
         if self.watching.load(Ordering::SeqCst) {
             self.wake();
         }
-        Sleeping(self)
+    }
+
+    /// The other end of [`Progress::falls_asleep`].
+    pub(crate) fn wakes_up(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Wakes the thread.
@@ -250,15 +254,6 @@ impl Progress {
 
     fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) != 0
-    }
-}
-
-/// An application thread sleeps while this lives.
-pub(crate) struct Sleeping<'a>(&'a Progress);
-
-impl Drop for Sleeping<'_> {
-    fn drop(&mut self) {
-        self.0.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -74,8 +74,29 @@ pub(crate) fn set_timer(fd: BorrowedFd<'_>, at_ns: u64) {
 /// Adds to an eventfd.
 pub(crate) fn signal(fd: BorrowedFd<'_>, count: u64) {
     let word = count.to_ne_bytes();
+    // Not by the C library's function, which is a cancellation point.
     // SAFETY: eight bytes are readable at `word`.
-    unsafe { libc::write(fd.as_raw_fd(), word.as_ptr().cast(), word.len()) };
+    unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), word.as_ptr(), word.len()) };
+}
+
+/// Writes to standard error, as far as it takes it.
+pub(crate) fn say(mut text: &[u8]) {
+    while !text.is_empty() {
+        // SAFETY: as many bytes are readable there.
+        let n = unsafe {
+            libc::syscall(
+                libc::SYS_write,
+                libc::STDERR_FILENO,
+                text.as_ptr(),
+                text.len(),
+            )
+        };
+        match usize::try_from(n) {
+            Ok(written @ 1..) => text = text.get(written..).unwrap_or_default(),
+            Err(_) if errno() == libc::EINTR => {}
+            _ => return,
+        }
+    }
 }
 
 /// Takes one from a semaphore, waiting if its flags say so.
@@ -96,8 +117,20 @@ pub(crate) fn take(fd: BorrowedFd<'_>) -> bool {
         iov_base: word.as_mut_ptr().cast(),
         iov_len: word.len(),
     };
+    // Plain system calls: those of the C library are cancellation points.
+    let (offset, high) = (-1 as libc::c_long, -1 as libc::c_long);
     // SAFETY: `iov` describes the eight writable bytes of `word`.
-    let n = unsafe { libc::preadv2(fd.as_raw_fd(), &raw mut iov, 1, -1, libc::RWF_NOWAIT) };
+    let n = unsafe {
+        libc::syscall(
+            libc::SYS_preadv2,
+            fd.as_raw_fd(),
+            &raw mut iov,
+            1,
+            offset,
+            high,
+            libc::RWF_NOWAIT,
+        )
+    };
     if n >= 0 || errno() != libc::EOPNOTSUPP {
         return n == 8;
     }
@@ -106,7 +139,14 @@ pub(crate) fn take(fd: BorrowedFd<'_>) -> bool {
         return false;
     }
     // SAFETY: eight bytes are writable at `word`.
-    let n = unsafe { libc::read(fd.as_raw_fd(), word.as_mut_ptr().cast(), word.len()) };
+    let n = unsafe {
+        libc::syscall(
+            libc::SYS_read,
+            fd.as_raw_fd(),
+            word.as_mut_ptr(),
+            word.len(),
+        )
+    };
     n == 8
 }
 
@@ -134,13 +174,16 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) -> io::Res
     } else {
         std::ptr::null()
     };
-    // SAFETY: `fds` is a valid array of its length; `ts_ptr` is null or points to `ts`.
+    // SAFETY: `fds` is a valid array of its length; `ts_ptr` is null or points to `ts`; no signal
+    // mask, of the kernel's size.
     let n = unsafe {
-        libc::ppoll(
+        libc::syscall(
+            libc::SYS_ppoll,
             fds.as_mut_ptr(),
-            fds.len() as libc::nfds_t,
+            fds.len(),
             ts_ptr,
-            std::ptr::null(),
+            std::ptr::null::<libc::sigset_t>(),
+            size_of::<u64>(),
         )
     };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())

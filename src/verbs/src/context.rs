@@ -319,6 +319,22 @@ impl Context {
         Ok(AsyncEventOut::new(notice))
     }
 
+    /// As [`Context::next_async_event`], for callers that wait themselves: `None` means that eight
+    /// bytes are to be read from the descriptor, and the outcome brought here.
+    ///
+    /// # Errors
+    /// As [`Context::next_async_event`].
+    pub fn async_event(
+        &self,
+        read: Option<std::io::Result<()>>,
+    ) -> Result<Option<AsyncEventOut>, Misuse> {
+        if self.inner.runtime.is_inherited() {
+            self.inner.runtime.check()?;
+        }
+        let notice = self.inner.runtime.async_event(&self.inner.shared, read)?;
+        Ok(notice.map(AsyncEventOut::new))
+    }
+
     /// Raises an event about this device's port or the device itself, for tests.
     #[doc(hidden)]
     pub fn raise(&self, kind: EventKind) {

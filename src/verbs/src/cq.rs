@@ -1,11 +1,12 @@
 //! Completion queues and channels.
 
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rocebud_objects::{Errno, Misuse, Wc};
-use rocebud_runtime::cq as shared;
+use rocebud_runtime::{Asleep, Runtime, cq as shared};
 
 use crate::attrs::limits;
 use crate::pd::PdUse;
@@ -35,6 +36,14 @@ pub struct CqEvent {
     pub user: u64,
 }
 
+impl CqEvent {
+    fn of(notice: &shared::CqNotice) -> Self {
+        Self {
+            user: notice.0.user.load(Ordering::Acquire),
+        }
+    }
+}
+
 impl CompChannel {
     pub(crate) fn new(context: Context, shared: Arc<shared::CompChannel>) -> Self {
         Self {
@@ -60,14 +69,33 @@ impl CompChannel {
     /// EAGAIN: non-blocking and nothing there. EINTR as errno 4: a signal. EIO: a child made by
     /// fork.
     pub fn get_event(&self) -> Result<CqEvent, Misuse> {
+        let notice = self.own_runtime()?.next_cq_event(&self.inner.shared)?;
+        Ok(CqEvent::of(&notice))
+    }
+
+    /// As [`CompChannel::get_event`], for callers that wait themselves: `None` means that eight
+    /// bytes are to be read from the descriptor, asleep ([`CompChannel::sleep`]), and the outcome
+    /// brought here.
+    ///
+    /// # Errors
+    /// As [`CompChannel::get_event`].
+    pub fn event(&self, read: Option<io::Result<()>>) -> Result<Option<CqEvent>, Misuse> {
+        let notice = self.own_runtime()?.cq_event(&self.inner.shared, read)?;
+        Ok(notice.as_ref().map(CqEvent::of))
+    }
+
+    /// The calling thread sleeps until a completion comes.
+    #[must_use]
+    pub fn sleep(&self) -> Asleep {
+        self.inner.context.runtime().sleep()
+    }
+
+    fn own_runtime(&self) -> Result<&Arc<Runtime>, Misuse> {
         let runtime = self.inner.context.runtime();
         if runtime.is_inherited() {
             runtime.check()?;
         }
-        let notice = runtime.next_cq_event(&self.inner.shared)?;
-        Ok(CqEvent {
-            user: notice.0.user.load(Ordering::Acquire),
-        })
+        Ok(runtime)
     }
 
     /// `ibv_destroy_comp_channel`.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  * Two ends that speak UCP (UCX) and check every byte: tagged messages, active messages, put, get and
- * atomic adds. `ucp` serves, `ucp HOST` is the client; UCX_TLS and UCX_NET_DEVICES choose what is under
+ * atomic adds. `ucp` serves, `ucp HOST` is the client; with `-c ADDRESS` in front the client connects to a
+ * listener at that address instead of being told where the other worker is. UCX_TLS and UCX_NET_DEVICES choose what is under
  * test. Built with -lucp -lucs. */
 #include "common.h"
 #include <ucp/api/ucp.h>
@@ -222,9 +223,60 @@ static void connect_ends(void)
 	free(address);
 }
 
+/* ---- a listener and its client, connected by whatever UCX_SOCKADDR_TLS_PRIORITY says ---- */
+
+static void on_request(ucp_conn_request_h request, void *arg) { *(ucp_conn_request_h *)arg = request; }
+
+static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
+{
+	(void)ep;
+	if (!*(int *)arg) /* the other side may close first */
+		FAIL("endpoint: %s", ucs_status_string(status));
+}
+
+static int closing;
+
+static void connect_by_listener(const char *where, uint32_t me)
+{
+	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST }, *a;
+	if (getaddrinfo(where, "18721", &hints, &a))
+		DIE("%s", where);
+	ucp_ep_params_t params = { .field_mask = UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+		.err_mode = UCP_ERR_HANDLING_MODE_PEER, .err_handler = { on_error, &closing } };
+	if (me) {
+		meet();
+		params.field_mask |= UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
+		params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+		params.sockaddr.addr = a->ai_addr;
+		params.sockaddr.addrlen = a->ai_addrlen;
+		check(ucp_ep_create(worker, &params, &ep), "ucp_ep_create");
+	} else {
+		ucp_conn_request_h request = NULL;
+		ucp_listener_h listener;
+		ucp_listener_params_t l = { .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
+			.sockaddr = { a->ai_addr, a->ai_addrlen }, .conn_handler = { on_request, &request } };
+		check(ucp_listener_create(worker, &l, &listener), "ucp_listener_create");
+		meet();
+		for (uint64_t end = now_ns() + 60000000000u; !request; ucp_worker_progress(worker))
+			if (now_ns() > end)
+				DIE("nobody connects");
+		params.field_mask |= UCP_EP_PARAM_FIELD_CONN_REQUEST;
+		params.conn_request = request;
+		check(ucp_ep_create(worker, &params, &ep), "ucp_ep_create");
+		ucp_listener_destroy(listener);
+	}
+	freeaddrinfo(a);
+}
+
 int main(int argc, char **argv)
 {
 	program = "ucp";
+	const char *where = NULL;
+	if (argc > 2 && !strcmp(argv[1], "-c")) {
+		where = argv[2];
+		argv += 2;
+		argc -= 2;
+	}
 	uint32_t me = argc > 1;
 	if (me) {
 		side = tcp_connect(argv[1], PORT, 60);
@@ -239,7 +291,10 @@ int main(int argc, char **argv)
 	ucp_context_h context;
 	check(ucp_init(&features, NULL, &context), "ucp_init");
 	check(ucp_worker_create(context, &single, &worker), "ucp_worker_create");
-	connect_ends();
+	if (where)
+		connect_by_listener(where, me);
+	else
+		connect_ends();
 	uint8_t *out = malloc(MOST), *in = malloc(MOST);
 	if (!out || !in)
 		DIE("memory");
@@ -247,6 +302,7 @@ int main(int argc, char **argv)
 	active(me, out, in);
 	remote_memory(context, me, out);
 	meet();
+	closing = 1;
 	finish(ucp_ep_close_nbx(ep, &PLAIN), "ucp_ep_close_nbx");
 	meet();
 	ucp_worker_destroy(worker);

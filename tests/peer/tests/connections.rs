@@ -69,7 +69,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Waits until somebody listens on `port`, as the daemon knows.
-fn wait_listening(server: &mut Running, host: &Host, port: &str) -> Outcome {
+pub(crate) fn wait_listening(server: &mut Running, host: &Host, port: &str) -> Outcome {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let ends = |a: &&str| a.rsplit_once(':').is_some_and(|(_, p)| p == port);

@@ -5,6 +5,7 @@
 
 mod alive;
 mod capture;
+mod connected;
 mod connections;
 mod data;
 mod deaths;
@@ -34,6 +35,7 @@ fn main() {
         data::cases,
         libraries::cases,
         connections::cases,
+        connected::cases,
         stress::cases,
         capture::cases,
         hostile::cases,

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use rocebud_objects::{Errno, Misuse, Wc, WcFlags};
 
-use super::boundary::{Arg, Outcome};
+use super::boundary::{Arg, Outcome, keep};
 use super::context::Context;
 use super::cq_ex::{Batch, with_functions};
 use super::handle::{Handle, Head, Object, give};
@@ -106,24 +106,29 @@ c_api! {
         Ok(())
     }
 
+    /// `ibv_ack_cq_events`
+    fn ibv_ack_cq_events(cq: Cq, count: c_uint) -> Silent, () {
+        cq.verbs.ack_events(count);
+        Ok(())
+    }
+}
+
+waiting_c_api! {
     /// `ibv_get_cq_event`: blocks, unless the channel's descriptor says otherwise (EAGAIN).
     fn ibv_get_cq_event(
-        channel: CompChannel, cq: Arg<*mut ibv_cq>, cq_context: Arg<*mut c_void>,
-    ) -> MinusOne, c_int {
-        let found = channel.verbs.get_event()?;
+        channel: CompChannel, read, cq: Arg<*mut ibv_cq>, cq_context: Arg<*mut c_void>,
+    ) -> c_int {
+        let Some(found) = channel.verbs.event(read)? else {
+            keep((channel.verbs.sleep(), channel.verbs.clone()));
+            return Ok(Turn::Read(channel.verbs.fd()));
+        };
         let p: *mut ibv_cq = core::ptr::with_exposed_provenance_mut(found.user as usize);
         if p.is_null() {
             return Err(Misuse::new(Errno::EIO, "the event's CQ has gone"));
         }
         cq.set(p)?;
         cq_context.set_if_wanted(Handle::<Cq>::from_raw(p).ours().head.get().cq_context);
-        Ok(0)
-    }
-
-    /// `ibv_ack_cq_events`
-    fn ibv_ack_cq_events(cq: Cq, count: c_uint) -> Silent, () {
-        cq.verbs.ack_events(count);
-        Ok(())
+        Ok(Turn::Over(0))
     }
 }
 
@@ -167,8 +172,8 @@ const BATCH: usize = 16;
 
 /// `ibv_context.ops.poll_cq`: the number of completions, or a negative errno.
 pub(crate) extern "C" fn poll_cq(cq: Handle<Cq>, max: c_int, out: Arg<ibv_wc>) -> c_int {
-    use super::boundary::{CountOrNegative, enter};
-    enter::<CountOrNegative, usize>(|| {
+    use super::boundary::{CountOrNegative, enter_fast};
+    enter_fast::<CountOrNegative, usize>(|| {
         let cq = cq.ours();
         let max = usize::try_from(max)
             .map_err(|_| Misuse::invalid("ibv_poll_cq: num_entries is negative"))?;
@@ -199,8 +204,8 @@ pub(crate) extern "C" fn poll_cq(cq: Handle<Cq>, max: c_int, out: Arg<ibv_wc>) -
 
 /// `ibv_context.ops.req_notify_cq`
 pub(crate) extern "C" fn req_notify_cq(cq: Handle<Cq>, solicited_only: c_int) -> c_int {
-    use super::boundary::{ErrnoCode, enter};
-    enter::<ErrnoCode, ()>(|| cq.ours().verbs.req_notify(solicited_only != 0))
+    use super::boundary::{ErrnoCode, enter_fast};
+    enter_fast::<ErrnoCode, ()>(|| cq.ours().verbs.req_notify(solicited_only != 0))
 }
 
 /// The union of immediate and invalidated key.

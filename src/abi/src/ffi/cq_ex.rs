@@ -11,7 +11,7 @@ use core::mem::offset_of;
 use rocebud_objects::{Errno, Misuse};
 use rocebud_verbs::{Completion, CqCreate, CqOptions, Moderation};
 
-use super::boundary::{Arg, ErrnoCode, Outcome, enter};
+use super::boundary::{Arg, ErrnoCode, Outcome, enter_fast};
 use super::context::Context;
 use super::cq::{CompChannel, Cq, c_imm, make};
 use super::handle::Handle;
@@ -150,7 +150,7 @@ fn step(cq: &Cq) -> Outcome<()> {
 }
 
 extern "C" fn start_poll(cq: Handle<Cq>, attr: Arg<ibv_poll_cq_attr>) -> c_int {
-    enter::<ErrnoCode, ()>(|| {
+    enter_fast::<ErrnoCode, ()>(|| {
         let cq = cq.ours();
         if attr.get()?.comp_mask != 0 {
             return Err(Misuse::invalid("ibv_start_poll: comp_mask must be 0"));
@@ -162,7 +162,7 @@ extern "C" fn start_poll(cq: Handle<Cq>, attr: Arg<ibv_poll_cq_attr>) -> c_int {
 }
 
 extern "C" fn next_poll(cq: Handle<Cq>) -> c_int {
-    enter::<ErrnoCode, ()>(|| step(cq.ours()))
+    enter_fast::<ErrnoCode, ()>(|| step(cq.ours()))
 }
 
 extern "C" fn end_poll(cq: Handle<Cq>) {

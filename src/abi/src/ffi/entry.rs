@@ -44,6 +44,48 @@ macro_rules! c_api {
     )*};
 }
 
+/// As `c_api`, for calls that wait for events and answer −1 with errno: the body comes to a
+/// [`Turn`](super::boundary::Turn), and gets the outcome of the read that it asked for.
+macro_rules! waiting_c_api {
+    ($($(#[$meta:meta])* fn $name:ident($object:ident: $kind:ty, $read:ident $(, $arg:ident: $ty:ty)* $(,)?)
+        -> $success:ty $body:block)*) => {$(
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        #[allow(
+            clippy::undocumented_unsafe_blocks,
+            reason = "the comment stands in the macro, where the lint does not look"
+        )]
+        extern "C-unwind" fn $name(
+            $object: $crate::ffi::handle::Handle<$kind>, $($arg: $ty),*
+        ) -> $success {
+            use $crate::ffi::boundary::{Convention, MinusOne, Outcome, Read, Turn, enter_waiting};
+            use $crate::ffi::handle::Owner;
+            const NAME: &core::ffi::CStr =
+                $crate::ffi::entry::c_name(concat!(stringify!($name), "\0"));
+
+            let library = match $object.owner() {
+                Ok(Owner::Us($object)) => {
+                    return enter_waiting::<MinusOne, $success>(
+                        |$read: Option<Read>| -> Outcome<Turn<$success>> { $body },
+                    );
+                }
+                Ok(Owner::Them(library)) => library,
+                Err(e) => return <MinusOne as Convention<$success>>::answer(Err(e)),
+            };
+            match library.need(NAME) {
+                Ok(f) => {
+                    // SAFETY: the real library's function of this name has this type.
+                    let f: extern "C-unwind" fn(
+                        $crate::ffi::handle::Handle<$kind>, $($ty),*
+                    ) -> $success = unsafe { core::mem::transmute(f) };
+                    f($object, $($arg),*)
+                }
+                Err(e) => <MinusOne as Convention<$success>>::answer(Err(e)),
+            }
+        }
+    )*};
+}
+
 /// Defines functions that C reaches only through our own context: the object must be ours.
 macro_rules! own_entry {
     ($($(#[$meta:meta])* fn $name:ident($object:ident: $kind:ty $(, $arg:ident: $ty:ty)* $(,)?)

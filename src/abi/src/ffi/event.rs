@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use rocebud_verbs::AsyncElement;
 
-use super::boundary::{Arg, Silent, enter};
+use super::boundary::{Arg, Silent, enter, keep};
 use super::context::Context;
 use super::cq::Cq;
 use super::handle::{Handle, Object, Owner};
@@ -12,10 +12,13 @@ use super::qp::Qp;
 use super::srq::Srq;
 use super::types::ibv_async_event;
 
-c_api! {
+waiting_c_api! {
     /// `ibv_get_async_event`: blocks, unless the context's descriptor says otherwise (EAGAIN).
-    fn ibv_get_async_event(context: Context, event: Arg<ibv_async_event>) -> MinusOne, c_int {
-        let out = context.verbs.next_async_event()?;
+    fn ibv_get_async_event(context: Context, read, event: Arg<ibv_async_event>) -> c_int {
+        let Some(out) = context.verbs.async_event(read)? else {
+            keep(context.verbs.clone());
+            return Ok(Turn::Read(context.verbs.async_fd()));
+        };
         let object = |user: u64| core::ptr::with_exposed_provenance_mut(user as usize);
         let element: *mut c_void = match out.element {
             AsyncElement::Cq { user } | AsyncElement::Qp { user, .. } | AsyncElement::Srq { user } => {
@@ -25,7 +28,7 @@ c_api! {
             AsyncElement::Device => core::ptr::null_mut(),
         };
         event.set(ibv_async_event { element, event_type: out.kind as c_uint })?;
-        Ok(0)
+        Ok(Turn::Over(0))
     }
 }
 

@@ -11,7 +11,7 @@ use rocebud_verbs::PostError;
 use rocebud_wire::{LKey, QKey, Qpn, RKey};
 
 use super::ah::Ah;
-use super::boundary::{Arg, ErrnoCode, Outcome, enter};
+use super::boundary::{Arg, ErrnoCode, Outcome, enter_fast};
 use super::handle::Handle;
 use super::qp::Qp;
 use super::srq::Srq;
@@ -95,7 +95,7 @@ impl<W: Copy> Walk<W> {
     /// ours the one that was looked at. EINVAL for an empty list or no place for `bad_wr`.
     #[inline]
     fn post(&self, bad: Arg<*mut W>, post: impl FnOnce() -> Result<(), PostError>) -> c_int {
-        let code = enter::<ErrnoCode, ()>(|| {
+        let code = enter_fast::<ErrnoCode, ()>(|| {
             if self.first.is_null() || bad.is_null() {
                 return Err(Misuse::invalid("posting: wr and bad_wr must not be NULL"));
             }

@@ -15,7 +15,7 @@ use rocebud_objects::{
 use rocebud_wire::{LKey, QKey, Qpn, RKey};
 
 use super::ah::Ah;
-use super::boundary::{Arg, ErrnoCode, Outcome, enter, guard};
+use super::boundary::{Arg, ErrnoCode, Outcome, enter_fast, guard_fast};
 use super::handle::Handle;
 use super::post::sge_list;
 use super::qp::Qp;
@@ -131,7 +131,7 @@ fn draft(qp: Handle<Qp>, change: impl FnOnce(&Qp, &mut Draft) -> Outcome<()>) {
     // SAFETY: see the Sync promise; verbs.h lets builders and setters be called inside the critical
     // section alone.
     let draft = unsafe { &mut *posting.draft.get() };
-    if let Err(mistake) = guard(|| change(qp, draft)) {
+    if let Err(mistake) = guard_fast(|| change(qp, draft)) {
         draft.fail(mistake);
     }
 }
@@ -184,7 +184,7 @@ extern "C" fn wr_start(qp: Handle<Qp>) {
 }
 
 extern "C" fn wr_complete(qp: Handle<Qp>) -> c_int {
-    enter::<ErrnoCode, ()>(|| {
+    enter_fast::<ErrnoCode, ()>(|| {
         let mut outcome = Ok(());
         qp.ours().verbs.check_process()?;
         draft(qp, |qp, draft| {
@@ -302,7 +302,7 @@ extern "C" fn wr_local_inv(qp: Handle<Qp>, rkey: u32) {
 }
 
 extern "C" fn wr_bind_mw(qp: Handle<Qp>, mw: *mut ibv_mw, rkey: u32, info: Arg<ibv_mw_bind_info>) {
-    let bind = guard(|| bind_operation(Handle::from_raw(mw), rkey, &info.get()?));
+    let bind = guard_fast(|| bind_operation(Handle::from_raw(mw), rkey, &info.get()?));
     match bind {
         Ok(op) => begin(qp, with::BIND_MW, op),
         Err(mistake) => draft(qp, |_, _| Err(mistake)),

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use rocebud_objects::{Errno, Misuse};
 use rocebud_verbs::cm::{CmAnswer, CmEvent, CmRequest, Manager, refusal};
 
-use super::super::boundary::{NULL, Outcome, Pointer, Silent, enter, last_errno};
+use super::super::boundary::{NULL, Outcome, Pointer, Read, Silent, enter};
 use super::types::rdma_event_channel;
 
 /// `struct rdma_event_channel`, and what is ours behind it.
@@ -89,34 +89,40 @@ impl Channel {
         &self.manager
     }
 
-    /// The next event: waits, unless the descriptor says otherwise (EAGAIN).
+    /// The next event, after its descriptor was read ([`Turn::Read`](super::super::boundary::Turn)).
+    /// `None`: there was none; read again.
     ///
     /// A program may destroy the channel meanwhile, on its way to the end; then this waits for
     /// ever, as a call into the kernel would. So the channel is looked at once only.
-    pub(super) fn next(&self) -> Outcome<CmEvent> {
-        let (fd, channel, manager) = (self.head.fd, self.number, self.manager.clone());
-        loop {
-            take_token(fd)?;
-            match manager.ask(CmRequest::NextEvent { channel }) {
-                Ok(CmAnswer::Event(Some(event))) => return Ok(*event),
-                Ok(CmAnswer::Event(None)) => {}
-                Ok(answer) => return Err(refusal(&answer)),
-                Err(e) if e.errno == Errno::EINVAL => wait_for_ever(),
-                Err(e) => return Err(e),
-            }
+    pub(super) fn take(&self, read: Read) -> Outcome<Option<CmEvent>> {
+        let (channel, manager) = (self.number, self.manager.clone());
+        read.map_err(|e| {
+            let errno = e.raw_os_error().unwrap_or(libc::EIO);
+            Misuse::new(Errno(errno), "no event of a connection")
+        })?;
+        match manager.ask(CmRequest::NextEvent { channel }) {
+            Ok(CmAnswer::Event(event)) => Ok(event.map(|event| *event)),
+            Ok(answer) => Err(refusal(&answer)),
+            Err(e) if e.errno == Errno::EINVAL => wait_for_ever(),
+            Err(e) => Err(e),
         }
+    }
+
+    /// What is read before an event may be there: waits as the descriptor's own flags want it, for
+    /// the byte that says that an event waits, or for the end of the daemon, or of the channel.
+    pub(super) const fn fd(&self) -> c_int {
+        self.head.fd
     }
 }
 
-/// Waits for the byte that says that an event waits, as the descriptor's own flags want it; or for
-/// the end of the daemon, or of the channel.
-fn take_token(fd: c_int) -> Outcome<()> {
+/// Reads a channel's descriptor, where the caller cannot leave that to the boundary.
+pub(super) fn read(fd: c_int) -> Read {
     let mut byte = 0_u8;
     // SAFETY: a channel's own descriptor, and room for one byte.
     let n = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, 0) };
     match n {
         0.. => Ok(()),
-        _ => Err(Misuse::new(last_errno(), "no event of a connection")),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }
 

@@ -4,9 +4,9 @@ use core::ffi::{c_int, c_uint};
 
 use rocebud_objects::{Errno, Misuse};
 
-use super::super::boundary::{Arg, MinusOne, NULL, Outcome, Silent, enter};
+use super::super::boundary::{Arg, MinusOne, NULL, Outcome, Silent, Turn, enter, enter_waiting};
 use super::super::types::{ibv_pd, ibv_qp_init_attr};
-use super::event::next;
+use super::event::turn;
 use super::id::{Id, Init, Make, see, show};
 use super::types::{event, rdma_addrinfo, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 
@@ -108,10 +108,11 @@ extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
 }
 
 /// The identifier of the next peer that asks; on failure the event that says so.
-fn request(listener: &Id) -> Outcome<Result<*mut rdma_cm_id, (Misuse, *mut rdma_cm_event)>> {
+fn request(
+    listener: &Id,
+    taken: *mut rdma_cm_event,
+) -> Outcome<Result<*mut rdma_cm_id, (Misuse, *mut rdma_cm_event)>> {
     const UNEXPECTED: Misuse = Misuse::invalid("rdma_get_request: the event is no request");
-    let channel = see!(listener, channel: *mut rdma_event_channel);
-    let taken = next(channel)?;
     // SAFETY: taken just now.
     let event = unsafe { taken.read() };
     let failed = match (event.event, event.status) {
@@ -137,8 +138,11 @@ fn request(listener: &Id) -> Outcome<Result<*mut rdma_cm_id, (Misuse, *mut rdma_
 
 /// `rdma_get_request`
 #[unsafe(no_mangle)]
-extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
-    enter::<MinusOne, c_int>(|| {
+extern "C-unwind" fn rdma_get_request(
+    listener: *mut rdma_cm_id,
+    id: *mut *mut rdma_cm_id,
+) -> c_int {
+    enter_waiting::<MinusOne, c_int>(|read| {
         let this = Id::of(listener)?;
         if id.is_null() {
             return Err(NULL);
@@ -148,12 +152,18 @@ extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_cm_
                 "rdma_get_request: the listener has a channel of the program's: take events there",
             ));
         }
-        this.drop_event();
-        match request(this)? {
+        if read.is_none() {
+            this.drop_event();
+        }
+        let taken = match turn(see!(this, channel: *mut rdma_event_channel), read)? {
+            Turn::Read(fd) => return Ok(Turn::Read(fd)),
+            Turn::Over(taken) => taken,
+        };
+        match request(this, taken)? {
             Ok(child) => {
                 // SAFETY: rdma_cma.h: room for a pointer.
                 unsafe { id.write(child) };
-                Ok(0)
+                Ok(Turn::Over(0))
             }
             Err((e, taken)) => {
                 show!(this, event: *mut rdma_cm_event = taken);

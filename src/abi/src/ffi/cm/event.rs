@@ -5,9 +5,9 @@ use core::ffi::{c_int, c_uint, c_void};
 use rocebud_objects::{Errno, Misuse};
 use rocebud_verbs::cm::{CmAnswer, CmDatagram, CmDetails, CmEvent, CmParam, CmRequest, Manager};
 
-use super::super::boundary::{MinusOne, NULL, Outcome, enter};
+use super::super::boundary::{MinusOne, NULL, Outcome, Read, Turn, enter, enter_waiting};
 use super::super::types::Plain;
-use super::channel::Channel;
+use super::channel::{self, Channel};
 use super::id::{Id, Make, find, find_for_event, find_orphan, see, show};
 use super::qp::c_ah;
 use super::types::{
@@ -240,25 +240,51 @@ fn child(
     })
 }
 
-/// The next event of a channel that is the program's business.
+/// The next event of a channel that is the program's business; waits under the boundary, where the
+/// thread cannot be cancelled.
 pub(super) fn next(channel: *mut rdma_event_channel) -> Outcome<*mut rdma_cm_event> {
-    let channel = Channel::of(channel)?;
+    let of = Channel::of(channel)?;
     loop {
-        let event = match channel.next() {
-            Ok(event) => event,
-            Err(e) => return orphan(channel).ok_or(e),
-        };
-        let number = match event.listener {
-            0 => event.id,
-            listener => listener,
-        };
-        let Some(subject) = find_for_event(channel.manager(), number) else {
-            abandon(channel.manager(), &event);
-            continue;
-        };
-        match prepare(subject, event) {
-            Ok(draft) => return Ok(draft.publish(subject)),
-            Err(Skip) => subject.complete(),
+        if let Some(event) = after_read(of, channel::read(of.fd()))? {
+            return Ok(event);
+        }
+    }
+}
+
+/// As [`next`], for calls that leave the wait to the boundary.
+pub(super) fn turn(
+    channel: *mut rdma_event_channel,
+    read: Option<Read>,
+) -> Outcome<Turn<*mut rdma_cm_event>> {
+    let channel = Channel::of(channel)?;
+    if let Some(read) = read
+        && let Some(event) = after_read(channel, read)?
+    {
+        return Ok(Turn::Over(event));
+    }
+    Ok(Turn::Read(channel.fd()))
+}
+
+/// The event of a channel that was read, if there is one and it is the program's business.
+fn after_read(channel: &Channel, read: Read) -> Outcome<Option<*mut rdma_cm_event>> {
+    let event = match channel.take(read) {
+        Ok(Some(event)) => event,
+        Ok(None) => return Ok(None),
+        Err(e) => return orphan(channel).map(Some).ok_or(e),
+    };
+    let number = match event.listener {
+        0 => event.id,
+        listener => listener,
+    };
+    let Some(subject) = find_for_event(channel.manager(), number) else {
+        abandon(channel.manager(), &event);
+        return Ok(None);
+    };
+    match prepare(subject, event) {
+        Ok(draft) => Ok(Some(draft.publish(subject))),
+        Err(Skip) => {
+            subject.complete();
+            Ok(None)
         }
     }
 }
@@ -329,18 +355,22 @@ pub(super) fn acknowledge(event: *mut rdma_cm_event) {
 
 /// `rdma_get_cm_event`: waits, unless the channel's descriptor says otherwise (EAGAIN).
 #[unsafe(no_mangle)]
-extern "C" fn rdma_get_cm_event(
+extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    enter::<MinusOne, c_int>(|| {
+    enter_waiting::<MinusOne, c_int>(|read| {
         if event.is_null() {
             return Err(NULL);
         }
-        let taken = next(channel)?;
-        // SAFETY: rdma_cma.h: room for a pointer.
-        unsafe { event.write(taken) };
-        Ok(0)
+        match turn(channel, read)? {
+            Turn::Read(fd) => Ok(Turn::Read(fd)),
+            Turn::Over(taken) => {
+                // SAFETY: rdma_cma.h: room for a pointer.
+                unsafe { event.write(taken) };
+                Ok(Turn::Over(0))
+            }
+        }
     })
 }
 

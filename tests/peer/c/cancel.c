@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ * cancel: threads that wait for events are cancelled, as with a device of the kernel, where waiting is a
+ * read and reads are cancellation points. The clean-up handlers of the program run, nothing stays locked, and
+ * other threads get the events.
+ *   cancel DEVICE
+ * Build: cc -O2 -pthread -o cancel cancel.c -lrdmacm -libverbs */
+#define _GNU_SOURCE
+#include "common.h"
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+static struct rdma_event_channel *channel;
+static struct ibv_comp_channel *completions;
+static struct ibv_context *context;
+static atomic_int waiting, cleaned;
+
+static void clean(void *arg)
+{
+	(void)arg;
+	atomic_fetch_add(&cleaned, 1);
+}
+
+static void *cm_thread(void *arg)
+{
+	struct rdma_cm_event *event;
+	pthread_cleanup_push(clean, arg);
+	atomic_store(&waiting, 1);
+	rdma_get_cm_event(channel, &event);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void *cq_thread(void *arg)
+{
+	struct ibv_cq *cq;
+	void *user;
+	pthread_cleanup_push(clean, arg);
+	atomic_store(&waiting, 1);
+	ibv_get_cq_event(completions, &cq, &user);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void *async_thread(void *arg)
+{
+	struct ibv_async_event event;
+	pthread_cleanup_push(clean, arg);
+	atomic_store(&waiting, 1);
+	ibv_get_async_event(context, &event);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static struct rdma_cm_id *listener;
+
+static void *request_thread(void *arg)
+{
+	struct rdma_cm_id *id;
+	pthread_cleanup_push(clean, arg);
+	atomic_store(&waiting, 1);
+	rdma_get_request(listener, &id);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+/* A pending request for cancellation acts at the next wait, too. */
+static void *late_thread(void *arg)
+{
+	struct rdma_cm_event *event;
+	int old;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+	pthread_cleanup_push(clean, arg);
+	atomic_store(&waiting, 1);
+	usleep(100000);
+	pthread_setcancelstate(old, NULL);
+	rdma_get_cm_event(channel, &event);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void cancel(const char *name, void *(*body)(void *))
+{
+	pthread_t thread;
+	void *end = NULL;
+	struct timespec until;
+	for (int i = 0; i < 20; i++) {
+		atomic_store(&waiting, 0);
+		atomic_store(&cleaned, 0);
+		if (pthread_create(&thread, NULL, body, NULL))
+			DIE("thread");
+		while (!atomic_load(&waiting))
+			sched_yield();
+		if (i % 2)
+			usleep(10000); /* it sleeps by now; else it may be on its way */
+		if (pthread_cancel(thread))
+			DIE("pthread_cancel");
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += 20;
+		if (pthread_timedjoin_np(thread, &end, &until)) {
+			FAIL("%s: a cancelled thread waits on", name);
+			exit(1);
+		}
+		if (end != PTHREAD_CANCELED || atomic_load(&cleaned) != 1)
+			FAIL("%s: ended with %p, %d handlers ran", name, end, atomic_load(&cleaned));
+	}
+	printf("%s ok\n", name);
+}
+
+/* Calls that do not wait go on to their end with a request pending, whatever they read and write inside. */
+static void *busy_thread(void *arg)
+{
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+	struct ibv_cq *cq;
+	struct ibv_wc wc;
+	static char memory[4096];
+	pthread_cancel(pthread_self());
+	pd = ibv_alloc_pd(context);
+	mr = pd ? ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE) : NULL;
+	cq = ibv_create_cq(context, 16, NULL, completions, 0);
+	if (!pd || !mr || !cq || ibv_req_notify_cq(cq, 0) || ibv_poll_cq(cq, 1, &wc) || ibv_destroy_cq(cq) ||
+	    ibv_dereg_mr(mr) || ibv_dealloc_pd(pd))
+		FAIL("a call failed in a cancelled thread");
+	pthread_cleanup_push(clean, arg);
+	pthread_testcancel();
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void busy(void)
+{
+	pthread_t thread;
+	void *end = NULL;
+	atomic_store(&cleaned, 0);
+	if (pthread_create(&thread, NULL, busy_thread, NULL) || pthread_join(thread, &end))
+		DIE("thread");
+	if (end != PTHREAD_CANCELED || atomic_load(&cleaned) != 1)
+		FAIL("busy: ended with %p", end);
+}
+
+/* Everything still works: an event reaches whoever waits now. */
+static void afterwards(void)
+{
+	struct rdma_cm_id *id;
+	struct rdma_cm_event *event;
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(9) };
+	if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) || rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 2000))
+		DIE("resolve");
+	if (rdma_get_cm_event(channel, &event) || event->event != RDMA_CM_EVENT_ADDR_RESOLVED)
+		DIE("event");
+	rdma_ack_cm_event(event);
+	if (rdma_destroy_id(id))
+		DIE("destroy");
+}
+
+int main(int argc, char **argv)
+{
+	program = "cancel";
+	struct device device;
+	open_device(&device, argc > 1 ? argv[1] : NULL, -1, 0);
+	context = device.ctx;
+	channel = rdma_create_event_channel();
+	completions = ibv_create_comp_channel(context);
+	if (!channel || !completions)
+		DIE("channels");
+	cancel("rdma_get_cm_event", cm_thread);
+	cancel("rdma_get_cm_event, asked before", late_thread);
+	cancel("ibv_get_cq_event", cq_thread);
+	cancel("ibv_get_async_event", async_thread);
+	struct sockaddr_in any = { .sin_family = AF_INET };
+	if (rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP) || rdma_bind_addr(listener, (struct sockaddr *)&any) ||
+	    rdma_listen(listener, 1))
+		DIE("listen");
+	cancel("rdma_get_request", request_thread);
+	if (rdma_destroy_id(listener))
+		DIE("destroy");
+	busy();
+	afterwards();
+	if (ibv_destroy_comp_channel(completions) || ibv_close_device(context))
+		DIE("close");
+	rdma_destroy_event_channel(channel);
+	if (!failures)
+		printf("cancel ok\n");
+	return failures != 0;
+}

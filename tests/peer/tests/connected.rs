@@ -1,0 +1,228 @@
+//! Programs and libraries that come together by rdma_cm: qperf, fio, UCX, Open MPI over libfabric,
+//! rping's servers for many; and threads that are cancelled while they wait.
+
+use rocebud_peer::netns::{Host, Wire};
+use rocebud_peer::program::{Running, Spec, duo};
+use rocebud_peer::runner::{Case, Need};
+use rocebud_peer::tree::c_program_with;
+use rocebud_peer::{Failure, Outcome, ensure};
+
+use crate::connections::wait_listening;
+use crate::places::Series;
+
+/// qperf's tests that connect by rdma_cm. It refuses its UC and UD tests there, and without rdma_cm
+/// it gives queue pairs no GID, which RoCE cannot do without.
+const QPERF: &str = "\
+rc_lat rc_bw rc_rdma_read_bw rc_rdma_write_lat rc_compare_swap_mr ver_rc_fetch_add";
+
+pub(crate) fn cases() -> Vec<Case> {
+    let host = [Need::Root, Need::Build];
+    let with = |needs: &[Need]| [&host[..], needs].concat();
+    let header = Need::Header("/usr/include/rdma/rdma_cma.h");
+    let ucp = [Need::Compiler, Need::Header("/usr/include/ucp/api/ucp.h")];
+    let mpi = [Need::Program("mpicc"), Need::Program("mpirun")];
+    type Run = fn() -> Outcome;
+    let all: [(&str, Vec<Need>, Run); 6] = [
+        (
+            "cancelled_threads_wait_no_more",
+            with(&[Need::Compiler, header]),
+            cancelled,
+        ),
+        (
+            "rping_serves_many",
+            with(&[Need::Program("rping")]),
+            rping_persistent,
+        ),
+        ("qperf_cm1", with(&[Need::Program("qperf")]), qperf),
+        ("fio_rdma_verified", with(&[Need::Program("fio")]), fio),
+        ("ucx_by_rdmacm_every_byte", with(&ucp), ucx),
+        ("openmpi_ofi_by_rdmacm", with(&mpi), openmpi),
+    ];
+    let case = |(name, needs, run): (&str, Vec<Need>, Run)| Case::new(name, &needs, run);
+    all.into_iter().map(case).collect()
+}
+
+/// Counts the connection manager's messages that arrive at a host from now on.
+fn count_messages(host: &Host) -> Outcome {
+    for words in [
+        "add table inet seen",
+        "add chain inet seen arriving { type filter hook input priority -1; }",
+        // destination queue pair 1
+        "add rule inet seen arriving udp dport 4791 @th,104,24 0x000001 counter",
+    ] {
+        host.plain("nft", &[words]).run()?.succeeded()?;
+    }
+    Ok(())
+}
+
+/// It was rdma_cm that brought the ends together.
+fn connected_by_rdmacm(host: &Host) -> Outcome {
+    let messages = host.arrived()?;
+    ensure(messages > 0, || {
+        "no message of the connection manager came".into()
+    })
+}
+
+/// As with a device of the kernel, waiting for an event is a cancellation point.
+fn cancelled() -> Outcome {
+    let host = Host::loopback()?;
+    let libraries = ["-lrdmacm", "-libverbs"];
+    let program = c_program_with("cancel", "cancel", "cc", &libraries)?;
+    let run = host.rocebud(&program, &[&host.device()]).limit(120);
+    let said = run.run()?.succeeded()?;
+    ensure(said.contains("cancel ok"), || said)
+}
+
+/// One after the other, then several at once, on one host and between two.
+fn rping_persistent() -> Outcome {
+    let wire = Wire::new(1500)?;
+    let at = wire.b.v4.as_str();
+    let serve = wire.b.rocebud("rping", &["-s", "-P", "-a", at, "-V"]);
+    let mut server = serve.limit(120).start()?;
+    wait_listening(&mut server, &wire.b, "7174")?;
+    let ask = |host: &Host, count: &str| {
+        let args = ["-c", "-a", at, "-V", "-C", count];
+        host.rocebud("rping", &args).limit(60)
+    };
+    for host in [&wire.a, &wire.b, &wire.a] {
+        ask(host, "5").run()?.succeeded()?;
+    }
+    let hosts = [&wire.a, &wire.b, &wire.a, &wire.b, &wire.a];
+    let started: Result<Vec<Running>, Failure> =
+        hosts.iter().map(|host| ask(host, "40").start()).collect();
+    for client in started? {
+        client.finish()?.succeeded()?;
+    }
+    ask(&wire.a, "5").run()?.succeeded()?;
+    let alive = server.alive();
+    server.kill();
+    ensure(alive, || format!("the server ended:\n{}", server.output()))
+}
+
+fn qperf() -> Outcome {
+    const PORT: u16 = 19765;
+    let wire = Wire::new(9000)?;
+    count_messages(&wire.b)?;
+    let mut server = wire.b.rocebud("qperf", &[]).limit(120).start()?;
+    server.wait_listening(&wire.b, PORT)?;
+    let mut series = Series::default();
+    for test in QPERF.split_whitespace() {
+        let args = ["-t", "1", "-cm1", &wire.b.v4, test];
+        let ran = wire.a.rocebud("qperf", &args).limit(30).run();
+        let said = ran.and_then(rocebud_peer::program::Finished::succeeded);
+        if let Some(said) = series.note(test, said) {
+            // a result is the last word of a line "name = value unit"
+            let value = said.lines().find_map(|l| l.split_once(" = "));
+            let value = value.map_or("0", |(_, v)| v.trim());
+            series.note(test, ensure(!value.starts_with('0'), || said.clone()));
+        }
+    }
+    // what it says where it does not use rdma_cm
+    for (test, words) in [
+        ("uc_bw", "failed to modify QP to RTR"),
+        ("ud_lat", "failed to create address handle"),
+    ] {
+        let args = ["-t", "1", "-cm1", &wire.b.v4, test];
+        let ran = wire.a.rocebud("qperf", &args).limit(30).run()?;
+        let said = ran.output;
+        let right = said.contains("-cm1 set but not used") && said.contains(words);
+        series.note(test, ensure(right, || said.clone()));
+    }
+    server.kill();
+    series.note("rdma_cm", connected_by_rdmacm(&wire.b));
+    series.end()
+}
+
+/// What both ends of a fio run are told.
+fn fio_end(host: &Host, more: &[&str]) -> Spec {
+    let common = [
+        "--ioengine=rdma",
+        "--port=14321",
+        "--bs=64k",
+        "--size=8m",
+        "--iodepth=16",
+    ];
+    host.rocebud("fio", &[&common[..], more].concat()).limit(60)
+}
+
+/// Blocks with checksums in them, by SEND, WRITE and READ; a checksum that is wrong is found.
+fn fio() -> Outcome {
+    let wire = Wire::new(9000)?;
+    count_messages(&wire.b)?;
+    let host = format!("--hostname={}", wire.b.v4);
+    let mut series = Series::default();
+    for (verb, verify) in [
+        ("send", true),
+        ("write", true),
+        ("read", true),
+        ("send", false),
+    ] {
+        let take = ["--name=in", "--rw=read", "--verify=crc32c"];
+        let mut server = fio_end(&wire.b, &take).start()?;
+        wait_listening(&mut server, &wire.b, "14321")?;
+        // who writes is the client, whatever the operation
+        let by = format!("--verb={verb}");
+        let check = if verify {
+            "--verify=crc32c"
+        } else {
+            "--verify=0"
+        };
+        let give = ["--name=out", "--rw=write", &by, check, &host];
+        let client = fio_end(&wire.a, &give).run();
+        let done = server.finish();
+        if verify {
+            series.note(verb, client.and_then(|c| c.succeeded()));
+            series.note(verb, done.and_then(|d| d.succeeded()));
+        } else {
+            // the blocks bear no checksum: whoever verifies must see that
+            let said = done?.output;
+            let found = said.contains("verify") && said.contains("err=");
+            series.note("no checksum", ensure(found, || said.clone()));
+        }
+    }
+    series.note("rdma_cm", connected_by_rdmacm(&wire.b));
+    series.end()
+}
+
+/// UCX' listener and endpoints by its rdmacm component; every byte of every kind of message.
+fn ucx() -> Outcome {
+    let program = c_program_with("ucp", "ucp", "cc", &["-lucp", "-lucs"])?;
+    let wire = Wire::new(9000)?;
+    count_messages(&wire.b)?;
+    let mut series = Series::default();
+    for (transport, address) in [
+        ("rc_v", &wire.b.v4),
+        ("ud_v", &wire.b.v4),
+        ("rc_v", &wire.b.v6),
+    ] {
+        for from in [&wire.a, &wire.b] {
+            let end = |host: &Host, more: &[&str]| {
+                let args = [&["-c", address.as_str()], more].concat();
+                host.rocebud(&program, &args)
+                    .env("UCX_TLS", transport)
+                    .env("UCX_NET_DEVICES", &format!("{}:1", host.device()))
+                    .env("UCX_SOCKADDR_TLS_PRIORITY", "rdmacm")
+                    .limit(90)
+            };
+            let client = end(from, &[&wire.b.v4]);
+            let ran = duo((&wire.b, &end(&wire.b, &[])), &client, 18720);
+            let what = format!("{transport} from {:?} to {address}", from.namespace());
+            series.note(&what, ran);
+        }
+    }
+    series.note("rdma_cm", connected_by_rdmacm(&wire.b));
+    series.end()
+}
+
+/// Open MPI by libfabric, whose verbs provider connects by rdma_cm. (Its own way, the rdmacm method
+/// of the openib BTL, is in no build of the distribution.)
+fn openmpi() -> Outcome {
+    let program = c_program_with("mpi", "mpi", "mpicc", &[])?;
+    let host = Wire::new(9000)?;
+    let words = "--allow-run-as-root --oversubscribe -np 2 --mca btl self,vader --mca pml cm \
+        --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm";
+    let words: Vec<&str> = words.split_whitespace().chain([program.as_str()]).collect();
+    let said = host.a.rocebud("mpirun", &words).limit(90).run()?;
+    let said = said.succeeded()?;
+    ensure(said.contains("mpi ok"), || format!("no result: {said}"))
+}
