@@ -142,6 +142,15 @@ unsafe extern "C" {
 unsafe extern "C-unwind" {
     /// As libc has it; but it may end by unwinding, when the thread is cancelled.
     fn read(fd: c_int, to: *mut c_void, count: usize) -> isize;
+    /// As libc has it; it may unwind, too.
+    fn pause() -> c_int;
+}
+
+fn wait_for_ever() -> ! {
+    loop {
+        // SAFETY: no arguments.
+        unsafe { pause() };
+    }
 }
 
 /// While this lives, the calling thread is not cancelled.
@@ -170,6 +179,8 @@ pub(crate) enum Turn<T> {
     Over(T),
     /// It has to read from this descriptor first.
     Read(RawFd),
+    /// What it waits for will not come, and the program is on its way to its end.
+    Never,
 }
 
 /// The outcome of a read that a [`Turn`] asked for.
@@ -199,6 +210,7 @@ pub(crate) fn enter_waiting<C: Convention<T>, T>(
         let fd = match step {
             Ok(Turn::Over(value)) => return C::answer(Ok(value)),
             Ok(Turn::Read(fd)) => fd,
+            Ok(Turn::Never) => wait_for_ever(),
             Err(e) => return C::answer(Err(e)),
         };
         let mut word = 0_u64;

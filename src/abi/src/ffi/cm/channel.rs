@@ -90,20 +90,19 @@ impl Channel {
     }
 
     /// The next event, after its descriptor was read ([`Turn::Read`](super::super::boundary::Turn)).
-    /// `None`: there was none; read again.
-    ///
-    /// A program may destroy the channel meanwhile, on its way to the end; then this waits for
-    /// ever, as a call into the kernel would. So the channel is looked at once only.
-    pub(super) fn take(&self, read: Read) -> Outcome<Option<CmEvent>> {
+    pub(super) fn take(&self, read: Read) -> Outcome<Taken> {
         let (channel, manager) = (self.number, self.manager.clone());
-        read.map_err(|e| {
-            let errno = e.raw_os_error().unwrap_or(libc::EIO);
-            Misuse::new(Errno(errno), "no event of a connection")
-        })?;
+        let errno = read.err().map(|e| e.raw_os_error().unwrap_or(libc::EIO));
+        match errno {
+            None => {}
+            Some(libc::EBADF) if self.head.fd < 0 => return Ok(Taken::Destroyed),
+            Some(errno) => return Err(Misuse::new(Errno(errno), "no event of a connection")),
+        }
         match manager.ask(CmRequest::NextEvent { channel }) {
-            Ok(CmAnswer::Event(event)) => Ok(event.map(|event| *event)),
+            Ok(CmAnswer::Event(Some(event))) => Ok(Taken::Event(event)),
+            Ok(CmAnswer::Event(None)) => Ok(Taken::Nothing),
             Ok(answer) => Err(refusal(&answer)),
-            Err(e) if e.errno == Errno::EINVAL => wait_for_ever(),
+            Err(e) if e.errno == Errno::EINVAL => Ok(Taken::Destroyed),
             Err(e) => Err(e),
         }
     }
@@ -115,6 +114,17 @@ impl Channel {
     }
 }
 
+/// What was in a channel.
+pub(super) enum Taken {
+    /// An event.
+    Event(Box<CmEvent>),
+    /// Nothing any more: read again.
+    Nothing,
+    /// It was destroyed meanwhile, as programs do on their way to the end: whoever waits there
+    /// waits for ever, as a call into the kernel would.
+    Destroyed,
+}
+
 /// Reads a channel's descriptor, where the caller cannot leave that to the boundary.
 pub(super) fn read(fd: c_int) -> Read {
     let mut byte = 0_u8;
@@ -123,13 +133,6 @@ pub(super) fn read(fd: c_int) -> Read {
     match n {
         0.. => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
-fn wait_for_ever() -> ! {
-    loop {
-        // SAFETY: no arguments.
-        unsafe { libc::pause() };
     }
 }
 

@@ -157,6 +157,7 @@ extern "C-unwind" fn rdma_get_request(
         }
         let taken = match turn(see!(this, channel: *mut rdma_event_channel), read)? {
             Turn::Read(fd) => return Ok(Turn::Read(fd)),
+            Turn::Never => return Ok(Turn::Never),
             Turn::Over(taken) => taken,
         };
         match request(this, taken)? {

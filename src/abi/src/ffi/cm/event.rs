@@ -7,7 +7,7 @@ use rocebud_verbs::cm::{CmAnswer, CmDatagram, CmDetails, CmEvent, CmParam, CmReq
 
 use super::super::boundary::{MinusOne, NULL, Outcome, Read, Turn, enter, enter_waiting};
 use super::super::types::Plain;
-use super::channel::{self, Channel};
+use super::channel::{self, Channel, Taken};
 use super::id::{Id, Make, find, find_for_event, find_orphan, see, show};
 use super::qp::c_ah;
 use super::types::{
@@ -243,13 +243,19 @@ fn child(
 /// The next event of a channel that is the program's business; waits under the boundary, where the
 /// thread cannot be cancelled.
 pub(super) fn next(channel: *mut rdma_event_channel) -> Outcome<*mut rdma_cm_event> {
-    let of = Channel::of(channel)?;
+    let channel = Channel::of(channel)?;
+    let mut read = channel::read(channel.fd());
     loop {
-        if let Some(event) = after_read(of, channel::read(of.fd()))? {
-            return Ok(event);
+        match after_read(channel, read)? {
+            Turn::Over(event) => return Ok(event),
+            Turn::Read(fd) => read = channel::read(fd),
+            Turn::Never => return Err(CLOSED),
         }
     }
 }
+
+const CLOSED: Misuse =
+    Misuse::invalid("the channel was destroyed while a call waited for its event");
 
 /// As [`next`], for calls that leave the wait to the boundary.
 pub(super) fn turn(
@@ -257,20 +263,20 @@ pub(super) fn turn(
     read: Option<Read>,
 ) -> Outcome<Turn<*mut rdma_cm_event>> {
     let channel = Channel::of(channel)?;
-    if let Some(read) = read
-        && let Some(event) = after_read(channel, read)?
-    {
-        return Ok(Turn::Over(event));
+    match read {
+        Some(read) => after_read(channel, read),
+        None => Ok(Turn::Read(channel.fd())),
     }
-    Ok(Turn::Read(channel.fd()))
 }
 
 /// The event of a channel that was read, if there is one and it is the program's business.
-fn after_read(channel: &Channel, read: Read) -> Outcome<Option<*mut rdma_cm_event>> {
+fn after_read(channel: &Channel, read: Read) -> Outcome<Turn<*mut rdma_cm_event>> {
+    let again = Ok(Turn::Read(channel.fd()));
     let event = match channel.take(read) {
-        Ok(Some(event)) => event,
-        Ok(None) => return Ok(None),
-        Err(e) => return orphan(channel).map(Some).ok_or(e),
+        Ok(Taken::Event(event)) => *event,
+        Ok(Taken::Nothing) => return again,
+        Ok(Taken::Destroyed) => return Ok(Turn::Never),
+        Err(e) => return orphan(channel).map(Turn::Over).ok_or(e),
     };
     let number = match event.listener {
         0 => event.id,
@@ -278,13 +284,13 @@ fn after_read(channel: &Channel, read: Read) -> Outcome<Option<*mut rdma_cm_even
     };
     let Some(subject) = find_for_event(channel.manager(), number) else {
         abandon(channel.manager(), &event);
-        return Ok(None);
+        return again;
     };
     match prepare(subject, event) {
-        Ok(draft) => Ok(Some(draft.publish(subject))),
+        Ok(draft) => Ok(Turn::Over(draft.publish(subject))),
         Err(Skip) => {
             subject.complete();
-            Ok(None)
+            again
         }
     }
 }
@@ -365,6 +371,7 @@ extern "C-unwind" fn rdma_get_cm_event(
         }
         match turn(channel, read)? {
             Turn::Read(fd) => Ok(Turn::Read(fd)),
+            Turn::Never => Ok(Turn::Never),
             Turn::Over(taken) => {
                 // SAFETY: rdma_cma.h: room for a pointer.
                 unsafe { event.write(taken) };
