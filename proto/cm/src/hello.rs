@@ -116,6 +116,17 @@ pub struct Met {
     pub hello: Option<Hello>,
 }
 
+/// What is known of a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It was asked, and nothing has come of it yet.
+    Asked,
+    /// It speaks the standard and nothing else.
+    Standard,
+    /// It is of ours, and said this.
+    Ours(Hello),
+}
+
 #[derive(Debug)]
 struct Acquaintance {
     ends: Ends,
@@ -129,6 +140,16 @@ struct Acquaintance {
     due: Instant,
     /// Somebody has looked since then.
     wanted: bool,
+}
+
+impl Acquaintance {
+    fn standing(&self) -> Standing {
+        match self.hello {
+            Some(hello) => Standing::Ours(hello),
+            None if self.asked != 0 => Standing::Asked,
+            None => Standing::Standard,
+        }
+    }
 }
 
 /// Who of a host's peers is of ours. The same shape as [`Manager`](crate::Manager).
@@ -255,6 +276,13 @@ impl Greeter {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.due.first().map(|&(at, _)| at)
+    }
+
+    /// What is known of each peer that is remembered.
+    pub fn standings(&self) -> impl Iterator<Item = (Ends, Standing)> + '_ {
+        self.peers
+            .values()
+            .map(|known| (known.ends, known.standing()))
     }
 
     /// Peers that are remembered.

@@ -2,7 +2,7 @@
 
 use rocebud_ctl::messages::Role;
 use rocebud_ctl::page::{Fact, NoteLine, QpCount, QpRecord};
-use rocebud_ctl::status::{ProcessStatus, StatusReport};
+use rocebud_ctl::status::{PeerStatus, ProcessStatus, StatusReport};
 use rocebud_ctl::{Client, PageSet};
 use rocebud_objects::Counter;
 use serde::Serialize;
@@ -196,6 +196,9 @@ fn overview(report: &StatusReport, processes: &[Process]) -> String {
 fn connections(text: &mut String, report: &StatusReport) {
     let has = &report.connections;
     counters(text, "Connection manager", &has.counters, 0);
+    for peer in &has.peers {
+        let _ = writeln!(text, "Peer {}: {}", peer.address, standing(peer));
+    }
     if has.identifiers == 0 && has.connections == 0 {
         return;
     }
@@ -213,6 +216,29 @@ fn connections(text: &mut String, report: &StatusReport) {
             listener.space, listener.address
         );
     }
+}
+
+/// What a peer said of itself.
+fn standing(peer: &PeerStatus) -> String {
+    if peer.asked {
+        return "asked whether it runs rocebud".to_owned();
+    }
+    if !peer.ours {
+        return "speaks the standard".to_owned();
+    }
+    let ids = match peer.id_bound {
+        0 => "any IPv4 identification".to_owned(),
+        bound => format!("IPv4 identifications below {bound}"),
+    };
+    let buffer = match peer.receive_buffer {
+        0 => "receive buffers of a size it does not say".to_owned(),
+        bytes => format!("receive buffers of {} KiB", bytes / 1024),
+    };
+    let extensions = match peer.extensions {
+        0 => "no extensions".to_owned(),
+        bits => format!("extensions {bits:#x}"),
+    };
+    format!("runs rocebud: {ids}, {buffer}, {extensions}")
 }
 
 fn slots(text: &mut String, report: &StatusReport) {

@@ -44,6 +44,25 @@ pub struct ConnectionsStatus {
     pub listeners: Vec<ListenerStatus>,
     /// Its counters, those that are not 0.
     pub counters: Vec<(String, u64)>,
+    /// Hosts that programs of this one had to do with, the first of them.
+    pub peers: Vec<PeerStatus>,
+}
+
+/// A host, and whether it runs rocebud.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its address; a link-local one with its interface.
+    pub address: String,
+    /// It was asked, and has not answered yet.
+    pub asked: bool,
+    /// It runs rocebud. Else it speaks the standard and nothing else, and the rest is 0.
+    pub ours: bool,
+    /// IPv4 identifications of its packets are below this; 0 = any.
+    pub id_bound: u16,
+    /// Receive buffer of each of its processes in bytes; 0 = it does not say.
+    pub receive_buffer: u32,
+    /// Extensions of the protocol that it knows, one bit each.
+    pub extensions: u32,
 }
 
 /// A service that is offered.

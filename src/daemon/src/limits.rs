@@ -82,3 +82,6 @@ pub(crate) const WITHDRAWN_MAX: usize = 4096;
 
 /// Listeners in a status report, which is one message.
 pub(crate) const LISTENERS_SHOWN_MAX: usize = 256;
+
+/// Peers in a status report.
+pub(crate) const PEERS_SHOWN_MAX: usize = 256;

@@ -336,6 +336,11 @@ impl Server {
             .values()
             .filter(|c| c.is_library())
             .map(|c| c.status(now));
+        let world = World {
+            devices: self.devices.list(),
+            picture: &self.picture,
+            now,
+        };
         let mut remarks = self.devices.remarks();
         if !self.group.has_ipv6() {
             remarks.push("IPv6 is not available here: IPv4 only".to_owned());
@@ -352,7 +357,7 @@ impl Server {
             slots: self.slots.list(now).map(slot).collect(),
             processes: living.chain(self.graveyard.statuses(now)).collect(),
             counters: self.slot0.counters(),
-            connections: self.cm.status(),
+            connections: self.cm.status(&world),
             remarks,
         }
     }

@@ -6,9 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rocebud_cm::hello::Hello;
 use rocebud_ctl::{
     CtlError, ErrorKind, SYSTEM_SOCKET, SocketName, channel, fds, report_start, user_socket_name,
 };
+use rocebud_nic::udp::SEGMENTS_MAX;
 use rocebud_objects::Counter;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
@@ -203,7 +205,7 @@ impl Server {
         Ok(Self {
             devices: Devices::new(host_salt(), group.has_ipv6()),
             slot0,
-            cm: Cm::new(),
+            cm: Cm::new(hello(&group)),
             ledgers: Ledgers::default(),
             clients: BTreeMap::new(),
             group,
@@ -584,6 +586,17 @@ impl Server {
             Some(since) => since + LINGER,
         })
     }
+}
+
+/// What this host tells others that run rocebud. Packets of one batch have the identifications from 0
+/// on, and single ones have 0.
+fn hello(group: &Group) -> Hello {
+    let mut instance = [0; 8];
+    // The system's generator does not fail once it has been seeded.
+    let _ = getrandom::fill(&mut instance);
+    let ids = u16::try_from(SEGMENTS_MAX).unwrap_or(0);
+    let instance = u64::from_ne_bytes(instance);
+    Hello::new(instance, ids, group.rcvbuf_bytes(), 0)
 }
 
 /// What an event is about.

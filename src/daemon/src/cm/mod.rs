@@ -6,6 +6,7 @@
 //! events of identifiers ([`news`]). Nothing here waits.
 
 mod events;
+mod greeting;
 mod id;
 mod multicast;
 mod news;
@@ -16,6 +17,7 @@ mod resolve;
 
 use std::collections::BTreeMap;
 
+use rocebud_cm::hello::Hello;
 use rocebud_cm::{Config, ConnId, Ends, ListenerId, MAD_LEN, Manager, Transmit};
 use rocebud_ctl::DeviceInfo;
 use rocebud_ctl::cm::{CmDetails, CmEvent};
@@ -27,6 +29,7 @@ use crate::devices::Now;
 use crate::limits::{LISTENERS_SHOWN_MAX, REOFFER_GRACE, WITHDRAWN_MAX};
 use crate::picture::Picture;
 use events::Channels;
+use greeting::Greeting;
 use id::{Id, State};
 use ports::Ports;
 use qp1::Datagram;
@@ -59,6 +62,7 @@ fn instant(now: Now) -> Instant {
 #[derive(Debug)]
 pub(crate) struct Cm {
     manager: Manager,
+    greeting: Greeting,
     ids: BTreeMap<u32, Id>,
     /// Identifiers by client.
     held: BTreeMap<u64, usize>,
@@ -75,8 +79,10 @@ pub(crate) struct Cm {
 }
 
 impl Cm {
-    pub(crate) fn new() -> Self {
+    /// One that says `ours` to hosts of ours.
+    pub(crate) fn new(ours: Hello) -> Self {
         Self {
+            greeting: Greeting::new(ours),
             manager: Manager::new(Config::default(), Box::new(random)),
             ids: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -108,6 +114,10 @@ impl Cm {
             local,
             remote: Gid::from_ip(datagram.source),
         };
+        let greeter = &mut self.greeting.0;
+        if greeter.handle_mad(world.instant(), ends, &*datagram.mad) {
+            return;
+        }
         if self.waits_for_offer(&datagram.mad, world.now) {
             return;
         }
@@ -143,6 +153,7 @@ impl Cm {
         {
             self.manager.handle_timeout(world.instant());
         }
+        self.greeting.handle_timeout(world.instant());
         let queries = self.queries.iter();
         let due = queries.filter(|(_, query)| query.look_at <= world.now);
         let due: Vec<u32> = due.map(|(id, _)| *id).collect();
@@ -158,7 +169,9 @@ impl Cm {
     pub(crate) fn deadline(&self) -> Option<Now> {
         let manager = self.manager.poll_timeout().map(|at| Now::from_nanos(at.0));
         let look = self.queries.values().map(|query| query.look_at).min();
-        manager.into_iter().chain(look).min()
+        let greeter = self.greeting.0.poll_timeout();
+        let greeter = greeter.map(|at| Now::from_nanos(at.0));
+        [manager, greeter, look].into_iter().flatten().min()
     }
 
     /// Turns news into events; then the next message to send, until there is none.
@@ -166,7 +179,11 @@ impl Cm {
         while let Some(event) = self.manager.poll_event() {
             self.on_news(event, world);
         }
-        self.manager.poll_transmit()
+        if let Some(transmit) = self.manager.poll_transmit() {
+            self.greeting.sending(&transmit, world);
+            return Some(transmit);
+        }
+        self.greeting.poll_transmit()
     }
 
     /// A client is gone: its connections end on the wire.
@@ -195,7 +212,7 @@ impl Cm {
     }
 
     /// For `rocebud status`.
-    pub(crate) fn status(&self) -> ConnectionsStatus {
+    pub(crate) fn status(&self, world: &World<'_>) -> ConnectionsStatus {
         let listener = |number: &u32| {
             let id = self.ids.get(number)?;
             Some(ListenerStatus {
@@ -211,6 +228,7 @@ impl Cm {
             connections: self.manager.connections(),
             listeners: listeners.take(LISTENERS_SHOWN_MAX).collect(),
             counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
+            peers: self.greeting.status(world),
         }
     }
 

@@ -43,7 +43,7 @@ impl Host {
             gids: vec![Some(gid)],
         };
         Self {
-            cm: Cm::new(),
+            cm: Cm::new(Hello::new(1, 64, 1 << 20, 0)),
             devices: vec![device],
             picture: Picture::default(),
             now: Now::ZERO,
