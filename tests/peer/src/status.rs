@@ -28,6 +28,21 @@ const DROPS: &[&str] = &[
     "drop_forward",
 ];
 
+/// A host, as the daemon knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// Its address.
+    pub address: String,
+    /// It was asked, and has not answered yet.
+    pub asked: bool,
+    /// It runs rocebud.
+    pub ours: bool,
+    /// IPv4 identifications of its packets are below this.
+    pub id_bound: u64,
+    /// Bytes of its processes' receive buffers.
+    pub receive_buffer: u64,
+}
+
 impl Status {
     /// Asks `rocebud status --json` in `host`.
     ///
@@ -55,6 +70,19 @@ impl Status {
         let all = self.0["daemon"]["connections"]["listeners"].as_array();
         let addresses = all.into_iter().flatten().map(|l| l["address"].as_str());
         addresses.flatten().collect()
+    }
+
+    /// Hosts that programs had to do with.
+    pub fn peers(&self) -> Vec<Peer> {
+        let all = self.0["daemon"]["connections"]["peers"].as_array();
+        let peer = |p: &Value| Peer {
+            address: p["address"].as_str().unwrap_or_default().to_owned(),
+            asked: p["asked"] == true,
+            ours: p["ours"] == true,
+            id_bound: p["id_bound"].as_u64().unwrap_or(0),
+            receive_buffer: p["receive_buffer"].as_u64().unwrap_or(0),
+        };
+        all.into_iter().flatten().map(peer).collect()
     }
 
     /// Identifiers of rdma_cm programs, and connections (those in time-wait too).

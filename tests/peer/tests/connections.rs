@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rocebud_peer::netns::{Host, Wire};
 use rocebud_peer::program::{Running, Spec};
 use rocebud_peer::runner::{Case, Need};
-use rocebud_peer::status::Status;
+use rocebud_peer::status::{Peer, Status};
 use rocebud_peer::tree::c_program_with;
 use rocebud_peer::{Failure, Outcome, ensure, wrong};
 
@@ -53,7 +53,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     let lossy = [&calls[..], &[Need::Nft]].concat();
     type Run = fn() -> Outcome;
-    let all: [(&str, &[Need], Run); 9] = [
+    let greeted = [&rdmacm[..], &[Need::Nft]].concat();
+    let all: [(&str, &[Need], Run); 10] = [
         ("rdma_cm_programs_between_hosts", &rdmacm, between_hosts),
         ("c031_rdma_cm_programs_on_one_host", &rdmacm, on_one_host),
         ("mckey_two_receivers", &rdmacm, groups),
@@ -63,6 +64,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ("c028_failures_are_told_in_time", &lossy, failures),
         ("connection_messages_lost", &lossy, lost_messages),
         ("connections_end_with_their_process", &calls, deaths),
+        ("hosts_of_ours_know_each_other", &greeted, known_peers),
     ];
     let case = |(name, needs, run): (&str, &[Need], Run)| Case::new(name, needs, run);
     all.into_iter().map(case).collect()
@@ -392,5 +394,62 @@ fn deaths() -> Outcome {
     let (accepted, ended) = served(server)?;
     ensure((accepted, ended) == (3, 3), || {
         format!("{accepted} accepted, {ended} ended, of 3")
+    })
+}
+
+/// A server that serves one client after the other, and a client: what each host says of the other.
+fn acquaintance(wire: &Wire) -> Result<[Option<Peer>; 2], Failure> {
+    let serve = |host: &Host| host.rocebud("rping", &["-s", "-P", "-a", &host.v4]).start();
+    // One on each host, so that both daemons stay.
+    let mut servers = [serve(&wire.a)?, serve(&wire.b)?];
+    for (server, host) in servers.iter_mut().zip([&wire.a, &wire.b]) {
+        wait_listening(server, host, "7174")?;
+    }
+    let client = |of: &Host, to: &Host| {
+        let args = ["-c", "-a", &to.v4, "-C", "3", "-V"];
+        of.rocebud("rping", &args).limit(60).run()?.well()
+    };
+    client(&wire.b, &wire.a)?;
+    // with itself a host has nothing to arrange
+    client(&wire.b, &wire.b)?;
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let found = [(&wire.a, &wire.b), (&wire.b, &wire.a)].map(|(of, other)| {
+            let peers = Status::of(of)?.peers();
+            ensure(peers.len() <= 1, || {
+                format!("more peers than one: {peers:?}")
+            })?;
+            let about = |peer: &Peer| peer.address == other.v4 && !peer.asked;
+            Ok::<_, Failure>(peers.into_iter().find(about))
+        });
+        let [a, b] = found;
+        let found = [a?, b?];
+        if found.iter().all(Option::is_some) || Instant::now() > end {
+            return Ok(found);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Daemons ask each other once per address; where nobody answers nothing else changes.
+fn known_peers() -> Outcome {
+    let wire = Wire::new(1500)?;
+    let found = acquaintance(&wire)?;
+    let ours = |peer: &Option<Peer>| {
+        let peer = peer.as_ref();
+        peer.is_some_and(|p| p.ours && p.id_bound == 64 && p.receive_buffer > 0)
+    };
+    ensure(found.iter().all(ours), || format!("{found:?}"))?;
+    // a vendor's class, of which nothing arrives
+    let deaf = Wire::new(1500)?;
+    for host in [&deaf.a, &deaf.b] {
+        host.drop_arriving("@th,232,8 0x42")?;
+    }
+    let found = acquaintance(&deaf)?;
+    let standard = |peer: &Option<Peer>| peer.as_ref().is_some_and(|p| !p.ours);
+    ensure(found.iter().all(standard), || format!("{found:?}"))?;
+    let questions = (deaf.a.dropped()?, deaf.b.dropped()?);
+    ensure(questions == (3, 3), || {
+        format!("{questions:?} questions, not three each")
     })
 }
