@@ -338,7 +338,7 @@ static void calls_that_do_not_fit_an_identifiers_state_refuse(void)
 	MINUS_AND(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 4), EINVAL);
 	SAME(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof(on)), 0);
 	MINUS_AND(rdma_set_option(id, RDMA_OPTION_ID, 77, &on, sizeof(on)), ENOSYS);
-	MINUS_AND(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &on, sizeof(on)), ENOSYS);
+	MINUS_AND(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &on, sizeof(on)), EINVAL);
 
 	/* an address of ours resolves without anybody's help */
 	SAME(rdma_resolve_addr(id, NULL, (struct sockaddr *)&lo, 100), 0);

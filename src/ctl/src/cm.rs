@@ -135,6 +135,24 @@ pub enum CmRequest {
         status: i32,
         argument: u64,
     },
+    /// The program's own path, in place of the one that ResolveRoute finds. Event: ROUTE_RESOLVED.
+    SetPath {
+        id: u32,
+        path: CmPath,
+    },
+}
+
+/// What a program may say of a path: a path record without what RoCE has no use for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "as in `CmRoute`")]
+pub struct CmPath {
+    pub sgid: [u8; 16],
+    pub dgid: [u8; 16],
+    pub flow_label: u32,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub mtu: u8,
+    pub packet_life_time: u8,
 }
 
 /// `rdma_set_option` at the level of the identifier.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 pub use rocebud_ctl::cm::{
     CmAddr, CmAh, CmAnswer, CmBound, CmDatagram, CmDetails, CmEce, CmEvent, CmOption, CmParam,
-    CmQpAttr, CmRequest, CmRoute, PRIVATE_DATA_MAX,
+    CmPath, CmQpAttr, CmRequest, CmRoute, PRIVATE_DATA_MAX,
 };
 use rocebud_objects::{Errno, Misuse};
 use rocebud_runtime::Runtime;

@@ -24,11 +24,16 @@ pub(crate) fn cases() -> Vec<Case> {
     let ucp = [Need::Compiler, Need::Header("/usr/include/ucp/api/ucp.h")];
     let mpi = [Need::Program("mpicc"), Need::Program("mpirun")];
     type Run = fn() -> Outcome;
-    let all: [(&str, Vec<Need>, Run); 6] = [
+    let all: [(&str, Vec<Need>, Run); 7] = [
         (
             "cancelled_threads_wait_no_more",
             with(&[Need::Compiler, header]),
             cancelled,
+        ),
+        (
+            "c021_c024_identifiers_and_events",
+            with(&[Need::Compiler, header]),
+            identifiers,
         ),
         (
             "rping_serves_many",
@@ -73,6 +78,16 @@ fn cancelled() -> Outcome {
     let run = host.rocebud(&program, &[&host.device()]).limit(120);
     let said = run.run()?.succeeded()?;
     ensure(said.contains("cancel ok"), || said)
+}
+
+/// What librdmacm promises, both ends in one process: C021 and C024 (events), paths, ECE, calls out of
+/// order, private data, a backlog of one, many threads, forks.
+fn identifiers() -> Outcome {
+    let host = Host::loopback()?;
+    let libraries = ["-lrdmacm", "-libverbs"];
+    let program = c_program_with("identifiers", "identifiers", "cc", &libraries)?;
+    let run = host.rocebud(&program, &[&host.v4, "7600"]).limit(120);
+    run.run()?.succeeded().map(drop)
 }
 
 /// One after the other, then several at once, on one host and between two.

@@ -8,8 +8,8 @@ use rocebud_cm::{
     Accept, CmQpType, Connect, Ece, Listen, RejReason, SidrReply, SidrRequest, sidr_status,
 };
 use rocebud_ctl::cm::{
-    CmAddr, CmAh, CmAnswer, CmBound, CmDatagram, CmDetails, CmEvent, CmOption, CmParam, CmQpAttr,
-    CmRequest,
+    CmAddr, CmAh, CmAnswer, CmBound, CmDatagram, CmDetails, CmEvent, CmOption, CmParam, CmPath,
+    CmQpAttr, CmRequest, CmRoute,
 };
 use rocebud_objects::Misuse;
 use rocebud_wire::{Gid, Mtu, PKey, QKey, Qpn};
@@ -93,6 +93,7 @@ impl Cm {
                 timeout_ms,
             } => self.resolve(asker, id, (source, destination), timeout_ms, world),
             R::ResolveRoute { id } => self.resolve_route(asker, id),
+            R::SetPath { id, path } => self.set_path(asker, id, &path),
             R::Listen { id, backlog } => self.listen(asker, id, backlog, world),
             R::Connect { id, param } => self.connect(asker, id, param, world),
             R::Accept { id, param } => self.accept(asker, id, param, world),
@@ -291,6 +292,29 @@ impl Cm {
         let id = self.check(asker, number)?;
         let route = id.route.filter(|_| id.state == State::AddrResolved);
         let route = route.ok_or(EINVAL)?;
+        id.state = State::RouteResolved;
+        self.push(number, ROUTE_RESOLVED, 0, CmDetails::Route(route));
+        Ok(CmAnswer::Done)
+    }
+
+    fn set_path(&mut self, asker: Asker, number: u32, path: &CmPath) -> Served {
+        let id = self.check(asker, number)?;
+        let route = id.route.filter(|_| id.state == State::AddrResolved);
+        let route = route.ok_or(EINVAL)?;
+        // Between the addresses that were resolved, with an MTU that the port has.
+        let fits = (path.sgid, path.dgid) == (route.sgid, route.dgid);
+        if !fits || path.mtu == 0 || path.mtu > route.mtu {
+            return Err(EINVAL);
+        }
+        let route = CmRoute {
+            flow_label: path.flow_label,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            mtu: path.mtu,
+            packet_life_time: path.packet_life_time,
+            ..route
+        };
+        id.route = Some(route);
         id.state = State::RouteResolved;
         self.push(number, ROUTE_RESOLVED, 0, CmDetails::Route(route));
         Ok(CmAnswer::Done)

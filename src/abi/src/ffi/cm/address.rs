@@ -10,6 +10,13 @@ use super::types::sockaddr_storage;
 
 const FAMILY: Misuse = Misuse::new(Errno::EINVAL, "only IPv4 and IPv6 addresses");
 
+/// Addresses of InfiniBand ports, which no RoCE device has: the kernel's answer, too.
+const AF_IB: i32 = 27;
+const NO_IB: Misuse = Misuse::new(
+    Errno::ENODEV,
+    "AF_IB addresses are for InfiniBand ports: give the IP address",
+);
+
 /// Bytes of an address of this family; 0 for families that RoCE has no use for.
 pub(super) fn length_of(family: i32) -> usize {
     match family {
@@ -27,6 +34,9 @@ pub(super) fn read(address: *const u8) -> Outcome<sockaddr_storage> {
     // SAFETY: every socket address begins with its family.
     let family = unsafe { address.cast::<u16>().read_unaligned() };
     let length = length_of(i32::from(family));
+    if i32::from(family) == AF_IB {
+        return Err(NO_IB);
+    }
     if length == 0 {
         return Err(FAMILY);
     }

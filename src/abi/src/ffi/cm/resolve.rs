@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 
 use rocebud_objects::{Errno, Misuse};
-use rocebud_verbs::cm::{CmAnswer, CmBound, CmOption, CmRequest, refusal};
+use rocebud_verbs::cm::{CmAnswer, CmBound, CmOption, CmPath, CmRequest, refusal};
 
 use super::super::boundary::{MinusOne, NULL, Outcome, Value, enter};
 use super::address;
@@ -130,23 +130,87 @@ extern "C" fn rdma_set_option(
         if value.is_null() {
             return Err(NULL);
         }
-        let option = option(level, name, value, length)?;
-        this.manager.tell(CmRequest::SetOption {
-            id: this.number,
-            option,
-        })?;
+        let id = this.number;
+        let request = match (level, name) {
+            (LEVEL_IB, IB_PATH) => {
+                this.verbs()?;
+                let path = path(value, length)?;
+                CmRequest::SetPath { id, path }
+            }
+            _ => CmRequest::SetOption {
+                id,
+                option: option(level, name, value, length)?,
+            },
+        };
+        this.manager.tell(request)?;
         Ok(0)
     })
 }
 
 /// `RDMA_OPTION_ID`
 const LEVEL_ID: c_int = 0;
+/// `RDMA_OPTION_IB`, `RDMA_OPTION_IB_PATH`
+const LEVEL_IB: c_int = 1;
+const IB_PATH: c_int = 1;
+
+/// `struct ibv_path_data`: flags, and a path record as it is on the wire. (What is not in here has
+/// no meaning in RoCE.)
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct PathData {
+    flags: u32,
+    _reserved: u32,
+    service_id: [u8; 8],
+    dgid: [u8; 16],
+    sgid: [u8; 16],
+    lids: [u8; 4],
+    flow_label_hop_limit: [u8; 4],
+    traffic_class: u8,
+    reversible_number: u8,
+    pkey: [u8; 2],
+    qos_sl: [u8; 2],
+    mtu: u8,
+    rate: u8,
+    packet_life_time: u8,
+    preference: u8,
+    _more: [u8; 6],
+}
+
+/// The path among a program's paths that is for messages and data, and goes both ways.
+fn path(value: *const c_void, length: usize) -> Outcome<CmPath> {
+    /// `IBV_PATH_FLAG_GMP`, `_PRIMARY`, and of `_BIDIRECTIONAL` the ways out and back
+    const WANTED: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5;
+    /// Without the selector ("exactly").
+    const VALUE: u8 = 0x3f;
+    const NONE: Misuse = Misuse::invalid(
+        "rdma_set_option: IB_PATH wants paths, one of them GMP, PRIMARY and BIDIRECTIONAL",
+    );
+    let count = length / size_of::<PathData>();
+    if !length.is_multiple_of(size_of::<PathData>()) {
+        return Err(NONE);
+    }
+    let all = value.cast::<PathData>();
+    // SAFETY: rdma_cma.h: `value` points to `length` bytes, which hold `count` paths.
+    let mut paths = (0..count).map(|i| unsafe { all.wrapping_add(i).read_unaligned() });
+    let path = paths.find(|path| path.flags == WANTED).ok_or(NONE)?;
+    let [label @ .., hop_limit] = path.flow_label_hop_limit;
+    let [a, b, c] = label;
+    Ok(CmPath {
+        sgid: path.sgid,
+        dgid: path.dgid,
+        flow_label: u32::from_be_bytes([0, a, b, c]) & 0xf_ffff,
+        hop_limit,
+        traffic_class: path.traffic_class,
+        mtu: path.mtu & VALUE,
+        packet_life_time: path.packet_life_time & VALUE,
+    })
+}
 
 fn option(level: c_int, name: c_int, value: *const c_void, length: usize) -> Outcome<CmOption> {
     if level != LEVEL_ID {
         return Err(Misuse::new(
             Errno::ENOSYS,
-            "rdma_set_option: path records come from the route, not from the program",
+            "rdma_set_option: no such level, or no such option of it",
         ));
     }
     let byte = || read::<u8>(value, length);
