@@ -14,7 +14,7 @@ use rocebud_engine::{Node, Transmit, limits::FRAME_BYTES_MAX};
 use rocebud_nic::udp::UdpLink;
 use rocebud_nic::{IdRule, PacketIo, TxBatch};
 use rocebud_objects::Counter;
-use rocebud_wire::{Opcode, Operation, icrc};
+use rocebud_wire::{BTH_LEN, Opcode, Operation, icrc};
 
 use crate::env::World;
 use crate::hooks::{Direction, Hooks, Verdict};
@@ -138,8 +138,9 @@ impl Tx {
                 break;
             };
             packets += 1;
-            if !run.as_mut().is_some_and(|r| r.takes(&out))
-                && let Some(ended) = run.replace(Run::new(&out))
+            let asks = read_bytes(&self.staging[self.used..self.used + out.len]);
+            if !run.as_mut().is_some_and(|r| r.takes(&out, asks))
+                && let Some(ended) = run.replace(Run::new(&out, asks))
             {
                 self.learn(node, link, &ended, world);
             }
@@ -339,6 +340,18 @@ impl Batch {
 fn is_acknowledgement(frame: &[u8]) -> bool {
     let info = frame.first().and_then(|byte| Opcode(*byte).info());
     info.is_some_and(|info| info.operation == Operation::Acknowledge)
+}
+
+/// What a packet asks for if it is a READ request, else 0.
+fn read_bytes(frame: &[u8]) -> u32 {
+    let reth = match frame.first() {
+        Some(&opcode) if opcode == Opcode::RC_READ_REQUEST.0 => BTH_LEN,
+        // the XRCETH comes first
+        Some(&opcode) if opcode == Opcode::XRC_READ_REQUEST.0 => BTH_LEN + 4,
+        _ => return 0,
+    };
+    let length = frame.get(reth + 12..).and_then(|rest| rest.first_chunk());
+    length.map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
 impl std::fmt::Debug for Tx {

@@ -4,6 +4,10 @@
 //! from what an unprivileged socket has by default. A peer that loses nothing is trusted with
 //! more, step by step; one that loses something gets less at once, but never less than the start.
 //!
+//! The same holds for READs, with the requests' answers in flight towards us: what overflows is a queue on the
+//! peer's side (or a switch) that nobody told us of. Answers that have to be asked for again halve what may be asked
+//! for at once, and what comes without a loss opens it again, up to what our own buffer takes.
+//!
 //! A path may also lose all but the first packet of every batch (segmentation offload that numbers
 //! packets in another way, say). What is sent again goes alone, so such a path works, but every
 //! window ends in a loss. Where that happens many times in a row, batches are given up.
@@ -35,6 +39,47 @@ type Key = (Gid, u16);
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
     peers: HashMap<Key, Peer>,
+    reads: Reads,
+}
+
+/// What may be asked for by READs at once, all peers together.
+#[derive(Debug, Default)]
+struct Reads {
+    /// What our own buffer takes.
+    most: u32,
+    /// What the engine was told last. If it has another number somebody else told it: our buffer's.
+    now: u32,
+    /// Bytes asked for since the last loss or step up.
+    clean: u64,
+    lost_ns: u64,
+}
+
+impl Reads {
+    fn sent(&mut self, node: &mut Node, asked: u64, lost: bool, now_ns: u64) {
+        let told = node.config().read_window_bytes;
+        if told != self.now {
+            (self.most, self.now, self.clean) = (told, told, 0);
+        }
+        if lost {
+            self.clean = 0;
+            if now_ns.saturating_sub(self.lost_ns) <= ONE_LOSS_NS {
+                return;
+            }
+            self.lost_ns = now_ns;
+            // No more than was in flight can have been too much.
+            let flight = u32::try_from(node.charged().1).unwrap_or(u32::MAX);
+            let least = node.config().peer_window_bytes.min(self.most);
+            self.now = (self.now.min(flight) / 2).max(least);
+        } else {
+            self.clean += asked;
+            if self.now == self.most || self.clean <= u64::from(self.now) * CLEAN_WINDOWS {
+                return;
+            }
+            self.clean = 0;
+            self.now = self.now.saturating_add(self.now / 2).min(self.most);
+        }
+        node.set_read_window(self.now);
+    }
 }
 
 #[derive(Debug)]
@@ -61,6 +106,9 @@ pub(crate) enum Finding {
 impl Windows {
     /// A run of packets leaves.
     pub(crate) fn sent(&mut self, node: &mut Node, run: &Run, now_ns: u64) -> Finding {
+        if run.asked > 0 {
+            self.reads.sent(node, run.asked, run.reads_lost, now_ns);
+        }
         let start = node.config().peer_window_bytes;
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&run.key) {
             return Finding::None;
@@ -108,14 +156,21 @@ pub(crate) struct Run {
     key: Key,
     bytes: u64,
     lost: bool,
+    /// Bytes that READs in it ask for.
+    asked: u64,
+    /// One of them is asked for again.
+    reads_lost: bool,
 }
 
 impl Run {
-    pub(crate) fn new(out: &Transmit) -> Self {
+    /// Begins with a packet; `asks`: bytes that it asks for, if it is a READ.
+    pub(crate) fn new(out: &Transmit, asks: u32) -> Self {
         Self {
             key: (out.path.dgid, out.dest_qp.slot()),
             bytes: out.len as u64,
             lost: out.lost,
+            asked: u64::from(asks),
+            reads_lost: out.lost && asks > 0,
         }
     }
 
@@ -125,12 +180,14 @@ impl Run {
     }
 
     /// Takes a packet in, or tells that it begins another run.
-    pub(crate) fn takes(&mut self, out: &Transmit) -> bool {
+    pub(crate) fn takes(&mut self, out: &Transmit, asks: u32) -> bool {
         if self.key != (out.path.dgid, out.dest_qp.slot()) {
             return false;
         }
         self.bytes += out.len as u64;
         self.lost |= out.lost;
+        self.asked += u64::from(asks);
+        self.reads_lost |= out.lost && asks > 0;
         true
     }
 }
@@ -146,6 +203,8 @@ mod tests {
             key: (Gid::from_v4([10, 0, 0, 1]), 3),
             bytes,
             lost,
+            asked: 0,
+            reads_lost: false,
         }
     }
 
@@ -169,6 +228,32 @@ mod tests {
             windows.sent(&mut node, &run(1000, true), ONE_LOSS_NS * n * 2);
         }
         assert_eq!(window(&windows), start);
+    }
+
+    #[test]
+    fn answers_that_get_lost_halve_what_reads_ask_for_and_what_comes_opens_it_again() {
+        let mut node = Node::new(NodeConfig::default());
+        node.set_read_window(8_000_000);
+        let mut windows = Windows::default();
+        let asks = |asked, reads_lost| Run {
+            asked,
+            reads_lost,
+            ..run(100, reads_lost)
+        };
+        windows.sent(&mut node, &asks(16_000, false), 1);
+        assert_eq!(node.config().read_window_bytes, 8_000_000);
+        windows.sent(&mut node, &asks(16_000, true), ONE_LOSS_NS * 2);
+        let least = node.config().peer_window_bytes;
+        // nothing was in flight, so this little was too much
+        assert_eq!(node.config().read_window_bytes, least);
+        for n in 0..2000 {
+            windows.sent(&mut node, &asks(1_000_000, false), ONE_LOSS_NS * (3 + n));
+        }
+        assert_eq!(node.config().read_window_bytes, 8_000_000);
+        // our buffer has grown, say
+        node.set_read_window(9_000_000);
+        windows.sent(&mut node, &asks(1, false), ONE_LOSS_NS * 4000);
+        assert_eq!(node.config().read_window_bytes, 9_000_000);
     }
 
     #[test]
