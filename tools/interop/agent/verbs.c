@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  * The scenarios: lines "COMMAND key=value ..." in, one line out: "ok key=value ..." or "error WHY".
  *
- *   open dev= addr=                the device (any, without dev), and the GID that is this address
+ *   open dev= addr=                the device (any, without dev), and the GID that is this address; ok index= dev=
  *   start type= mtu= psn= count= size= seed= timeout= retry= rnr= srq= cm= wait=
  *                                  memory and (unless cm=1) a queue pair in INIT; ok qpn= addr= key= key_ro= gid=
  *   connect qpn= psn= gid=         to RTS
@@ -607,6 +607,7 @@ int scenarios(int in, int out)
 {
 	static const char *const PLACES[] = { "start ", "cm-accept", "cm-connect ", NULL };
 	static const char *const ACTS[] = { "respond ", "receives ", "request ", "verify ", NULL };
+	static const char *const OPENS[] = { "open ", NULL };
 	struct scenario s = { .out = out };
 	char line[512];
 	while (read_line(in, line, sizeof line)) {
@@ -616,7 +617,9 @@ int scenarios(int in, int out)
 			say(out, "error %s", s.why);
 		else if (begins(line, PLACES) && s.qp)
 			say_where(&s);
-		else if (begins(line, PLACES) || manage(&s, line))
+		else if (begins(line, OPENS) && manage(&s, line))
+			say(out, "ok index=%d dev=%s", s.gid_index, ibv_get_device_name(s.ctx->device));
+		else if (begins(line, PLACES) || (!begins(line, OPENS) && manage(&s, line)))
 			say(out, "ok");
 		else
 			say(out, "error %s", s.why);

@@ -66,7 +66,9 @@ is_elf "$kernel" || kernel=$bz
 
 # --- modules with what they need, in load order
 root=$work/root
-mkdir -p "$root"/{bin,sbin,dev,proc,sys,run,tmp,etc,root,modules,usr/bin,usr/sbin,lib64}
+mkdir -p "$root"/{dev,proc,sys,run,tmp,etc,root,modules,usr/bin,usr/sbin,usr/lib,usr/lib64}
+# merged, as on every Debian: libraries are looked for by both names
+for d in bin sbin lib lib64; do ln -s "usr/$d" "$root/$d"; done
 find "$moddir/kernel" -name '*.ko*' | awk '{n=$0; sub(/.*\//,"",n); sub(/\.ko.*/,"",n); gsub(/-/,"_",n); print n, $0}' >"$work/index"
 : >"$root/modules/order"
 add_module() {
@@ -101,7 +103,7 @@ for b in ibv_devices ibv_devinfo ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong
     rdma ip ss tc nft tcpdump timeout "$@"; do
     p=$(command -v "$b" || true)
     [ -n "$p" ] || continue
-    cp -L "$p" "$root/usr/bin/"
+    cp -L --remove-destination "$p" "$root/usr/bin/" # busybox has a link of this name
     elfs+=("$p")
 done
 install -m 755 "$agent" "$root/usr/bin/rocebud-interop-agent"
@@ -115,7 +117,7 @@ for l in $(ldd "${elfs[@]}" 2>/dev/null | grep -o '/[^ ]*\.so[^ :]*' | sort -u) 
     cp -L "$l" "$root$l"
 done
 cp -L /lib64/ld-linux-x86-64.so.2 "$root/lib64/"
-(cd "$root" && find lib usr/lib -name '*.so*' -printf '/%h\n' 2>/dev/null | sort -u) >"$root/etc/ld.so.conf"
+(cd "$root" && find usr/lib -name '*.so*' -printf '/%h\n' 2>/dev/null | sort -u) >"$root/etc/ld.so.conf"
 ldconfig -r "$root" 2>/dev/null || true
 echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
 echo 'root:x:0:' >"$root/etc/group"

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::check::{self, Findings, Qp};
 use crate::error::{Error, Result, fail};
@@ -12,7 +12,7 @@ use crate::target::Bench;
 use crate::wire::Seen;
 
 /// What became of a cell.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "why")]
 pub enum Verdict {
     /// Everything right.
@@ -26,12 +26,14 @@ pub enum Verdict {
 }
 
 /// A cell that ran.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ran {
     /// Its name.
     pub name: String,
-    /// What it was.
-    pub cell: Cell,
+    /// The group it is of.
+    pub group: String,
+    /// What it was, if it was of the matrix.
+    pub cell: Option<Cell>,
     /// What became of it.
     #[serde(flatten)]
     pub verdict: Verdict,
@@ -39,6 +41,20 @@ pub struct Ran {
     pub packets: Findings,
     /// How long it took.
     pub ms: u64,
+}
+
+impl Ran {
+    /// Nothing known of it yet.
+    pub fn new(name: String, group: &str) -> Self {
+        Self {
+            name,
+            group: group.to_owned(),
+            cell: None,
+            verdict: Verdict::Ok,
+            packets: Findings::default(),
+            ms: 0,
+        }
+    }
 }
 
 /// The two conversations.
@@ -79,12 +95,12 @@ impl Pair {
 /// Runs a cell. `pair` is made anew when an agent has ended.
 pub fn run(bench: &Bench, pair: &mut Option<Pair>, cell: &Cell, target: &str) -> (Ran, Vec<Seen>) {
     let begin = Instant::now();
-    let name = cell.name(target);
+    let mut ran = Ran::new(cell.name(target), &cell.group);
     let mut frames = Vec::new();
-    let mut packets = Findings::default();
-    let verdict = match not_possible(bench, cell) {
+    ran.cell = Some(cell.clone());
+    ran.verdict = match not_possible(bench, cell) {
         Some(why) => Verdict::NotRun(why),
-        None => match play(bench, pair, cell, &mut frames, &mut packets) {
+        None => match play(bench, pair, cell, &mut frames, &mut ran.packets) {
             Ok(()) => Verdict::Ok,
             Err(Error(why)) => {
                 if why.contains(GONE) || why.contains("agent is") {
@@ -94,17 +110,8 @@ pub fn run(bench: &Bench, pair: &mut Option<Pair>, cell: &Cell, target: &str) ->
             }
         },
     };
-    let ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
-    (
-        Ran {
-            name,
-            cell: cell.clone(),
-            verdict,
-            packets,
-            ms,
-        },
-        frames,
-    )
+    ran.ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+    (ran, frames)
 }
 
 /// Why a cell cannot run here.

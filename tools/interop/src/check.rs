@@ -25,7 +25,7 @@ pub struct Qp {
 }
 
 /// What was found.
-#[derive(Clone, PartialEq, Eq, Default, Debug, serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Findings {
     /// RoCE packets between the two queue pairs.
     pub packets: usize,
@@ -56,6 +56,61 @@ pub fn judge(cell: &Cell, requester: Qp, responder: Qp, frames: &[Seen]) -> Find
     }
     judge.end();
     judge.found
+}
+
+/// Judges each packet by itself, whoever sent it: for programs, whose scenario nobody knows.
+pub fn each(frames: &[Seen]) -> Findings {
+    let mut found = Findings::default();
+    for (number, seen) in frames.iter().enumerate() {
+        let Ok(frame) = Frame::parse(&seen.bytes) else {
+            continue;
+        };
+        found.packets += 1;
+        let wrong = match Packet::parse(frame.ib) {
+            Ok(packet) => everywhere(&frame, &packet),
+            Err(error) => vec![error.to_string()],
+        };
+        for text in wrong
+            .into_iter()
+            .take(WRONG_MAX.saturating_sub(found.wrong.len()))
+        {
+            found
+                .wrong
+                .push(format!("frame {number}, of {:?}: {text}", seen.from));
+        }
+    }
+    found
+}
+
+/// How the wire fell silent, if it did for more than `since`: who did not go on, with the last packet as evidence.
+pub fn silence(
+    frames: &[Seen],
+    end: std::time::Duration,
+    since: std::time::Duration,
+) -> Option<String> {
+    let roce = |seen: &&Seen| crate::wire::rule::is_roce(&seen.bytes);
+    let last = frames.iter().rev().find(roce)?;
+    let quiet = end.checked_sub(last.at).filter(|quiet| *quiet > since)?;
+    let frame = Frame::parse(&last.bytes).ok()?;
+    let packet = Packet::parse(frame.ib).ok()?;
+    let who = if last.from == End::Ours {
+        "rocebud"
+    } else {
+        "the target"
+    };
+    let syndrome = packet
+        .ext
+        .aeth
+        .map_or_else(String::new, |a| format!(", {:?}", a.syndrome));
+    let fate = last
+        .fault
+        .map_or_else(String::new, |f| format!(" (the wire's rule: {f:?})"));
+    Some(format!(
+        "nothing on the wire for {} s; the last packet is {} of {who}, PSN 0x{:x}{syndrome}{fate}",
+        quiet.as_secs(),
+        packet.info.name,
+        packet.bth.psn.value()
+    ))
 }
 
 struct Judge<'a> {

@@ -5,6 +5,8 @@
 //! * [`wire`]: carries every frame between the two ends; keeps them, and spoils those that a rule names.
 //! * [`target`], [`session`]: the two ends of a test, and the conversation with their agents.
 //! * [`matrix`], [`cell`], [`check`], [`known`]: what is tried, how, and how it is judged.
+//! * [`programs`], [`shell`]: unmodified programs at both ends.
+//! * [`inside`]: kernel rxe through its own libibverbs, with rocebud beside it.
 //! * [`run`], [`report`]: a whole run and its result.
 
 #![deny(unsafe_code)]
@@ -14,12 +16,15 @@ pub mod cell;
 pub mod check;
 pub mod cleanup;
 pub mod error;
+pub mod inside;
 pub mod known;
 pub mod matrix;
 pub mod netns;
 pub mod peer;
+pub mod programs;
 pub mod report;
 pub mod run;
 pub mod session;
+pub mod shell;
 pub mod target;
 pub mod wire;

@@ -22,6 +22,7 @@ use rocebud_interop::{cleanup, matrix, netns};
     after_help = "Examples:
   rocebud interop --target rxe --html result.html     Linux's soft-RoCE, in a guest (root)
   rocebud interop --target rocebud --only 'rc read'   ourselves, cells with these words
+  rocebud interop --target inside                     rxe through its own libibverbs, rocebud beside it, in one guest
   rocebud interop --target verbs:mlx5_0 --addresses 192.0.2.1,192.0.2.2
   rocebud interop peer                                boot the guest and keep it
 
@@ -36,13 +37,13 @@ struct Args {
 
 #[derive(Debug, clap::Args)]
 struct TestArgs {
-    /// rocebud, rxe, verbs:DEVICE or host:ADDRESS[:PORT]
+    /// rocebud, rxe, inside, verbs:DEVICE or host:ADDRESS[:PORT]
     #[arg(long, required = true)]
     target: Option<Target>,
     /// Only the cells of the short form
     #[arg(long)]
     short: bool,
-    /// Only cells with all these words in group or name
+    /// Only cells with all these words in group or name (and without !WORD)
     #[arg(long, value_name = "WORDS", default_value = "")]
     only: String,
     /// A matrix instead of the one that comes along
@@ -60,9 +61,12 @@ struct TestArgs {
     /// ... and of those that are
     #[arg(long, requires = "captures")]
     capture_all: bool,
-    /// Ours and the device's, for verbs:DEVICE
+    /// Ours and the device's, for verbs:DEVICE; four for IPv4 and IPv6
     #[arg(long, value_delimiter = ',', value_name = "OURS,THEIRS")]
     addresses: Vec<String>,
+    /// Network namespace in which rocebud runs, for verbs:DEVICE
+    #[arg(long)]
+    namespace: Option<String>,
     /// MTU of the wire; 4200 or more gives path MTU 4096
     #[arg(long, default_value_t = 4200)]
     mtu: u32,
@@ -114,6 +118,7 @@ fn main() -> ExitCode {
             mtu,
             accel,
             boot_s: boot,
+            inside: false,
         }),
         Some(Command::Guest {
             namespace,
@@ -152,7 +157,9 @@ fn test(args: TestArgs) -> Result<u8> {
             mtu: args.mtu,
             accel: args.accel,
             boot_s: args.boot,
+            inside: false,
         },
+        namespace: args.namespace,
         addresses: args.addresses,
         captures: args.captures,
         capture_all: args.capture_all,

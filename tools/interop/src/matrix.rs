@@ -105,7 +105,7 @@ pub enum Connect {
 }
 
 /// What goes wrong on the wire.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// As in the matrix.
     pub text: String,
@@ -120,7 +120,7 @@ pub struct Plan {
 }
 
 /// One test.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Cell {
     /// The group it is of.
     pub group: String,

@@ -77,9 +77,9 @@ impl Report {
     pub fn text(&self) -> String {
         let mut groups: Vec<(&str, Sums)> = Vec::new();
         for ran in &self.cells {
-            let at = groups.iter().position(|(name, _)| *name == ran.cell.group);
+            let at = groups.iter().position(|(name, _)| *name == ran.group);
             let at = at.unwrap_or_else(|| {
-                groups.push((&ran.cell.group, Sums::default()));
+                groups.push((&ran.group, Sums::default()));
                 groups.len() - 1
             });
             if let Some((_, sums)) = groups.get_mut(at) {
@@ -136,7 +136,7 @@ impl Report {
                 rows,
                 "<tr class={class}><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}",
                 escaped(ran.verdict.word()),
-                escaped(&ran.cell.group),
+                escaped(&ran.group),
                 escaped(&ran.name),
                 ran.packets.packets,
                 ran.packets.resent,

@@ -6,9 +6,11 @@ use std::time::Instant;
 
 use crate::cell::{self, Ran, Verdict};
 use crate::error::{Doing, Result, fail};
+use crate::inside;
 use crate::known::{self, Known};
 use crate::matrix::{Cell, Matrix};
-use crate::peer::Options;
+use crate::peer::{Options, Peer};
+use crate::programs::{self, Play};
 use crate::report::{Report, Sums};
 use crate::target::{Bench, Target};
 use crate::wire::{Seen, pcap};
@@ -22,12 +24,14 @@ pub struct Order {
     pub matrix: String,
     /// Only the short form.
     pub short: bool,
-    /// Only cells with all these words in their names or groups.
+    /// Only cells with all these words in their names or groups, and without those behind a `!`.
     pub only: Vec<String>,
     /// How the guest is to be.
     pub options: Options,
     /// Ours and the target's, for devices of this machine.
     pub addresses: Vec<String>,
+    /// Where rocebud runs, for devices of this machine.
+    pub namespace: Option<String>,
     /// Captures of the cells that are not "ok" go here.
     pub captures: Option<PathBuf>,
     /// Captures of all cells.
@@ -40,25 +44,24 @@ pub struct Order {
 /// The bench cannot be set up, or the target is gone.
 pub fn run(order: &Order) -> Result<Report> {
     let begin = Instant::now();
+    if order.target == Target::Inside {
+        return inside::run(order);
+    }
     let cells: Vec<Cell> = chosen(order)?;
-    if cells.is_empty() {
+    let plays = chosen_plays(order)?;
+    let total = cells.len() + plays.len();
+    if total == 0 {
         return fail("no cell has these words in its name");
     }
     let target = order.target.name().to_owned();
     let known = known::of(&target)?;
-    let mut bench = Bench::set_up(&order.target, &order.options, &order.addresses)?;
-    let mut progress = Progress::new(cells.len());
-    progress.note(&format!("{}: {} cells", bench.about, cells.len()));
+    let mut bench = Bench::set_up(order)?;
+    let mut progress = Progress::new(total);
+    progress.note(&format!("{}: {total} cells", bench.about));
     let mut pair = None;
     let mut ran = Vec::new();
     for cell in &cells {
-        if bench.peer().is_some_and(|peer| !peer.alive()) {
-            return fail(format!(
-                "the guest ended, after {} of {} cells",
-                ran.len(),
-                cells.len()
-            ));
-        }
+        alive(&mut bench, ran.len(), total)?;
         let (mut one, frames) = cell::run(&bench, &mut pair, cell, &target);
         explain(&mut one, &known);
         keep(order, &one, ran.len(), &frames)?;
@@ -66,6 +69,14 @@ pub fn run(order: &Order) -> Result<Report> {
         ran.push(one);
     }
     drop(pair);
+    for play in &plays {
+        alive(&mut bench, ran.len(), total)?;
+        let (mut one, frames) = play.run(&bench, &target);
+        explain(&mut one, &known);
+        keep(order, &one, ran.len(), &frames)?;
+        progress.one(&one);
+        ran.push(one);
+    }
     let about = bench.about.clone();
     Ok(Report {
         target,
@@ -79,14 +90,39 @@ fn chosen(order: &Order) -> Result<Vec<Cell>> {
     let target = order.target.name();
     let wanted = |cell: &Cell| {
         let name = format!("{} {}", cell.group, cell.name(target));
-        (cell.short || !order.short) && order.only.iter().all(|w| name.contains(w.as_str()))
+        (cell.short || !order.short) && wanted(&name, &order.only)
     };
     let mut cells = Matrix::parse(&order.matrix)?.cells()?;
     cells.retain(wanted);
     Ok(cells)
 }
 
-fn explain(ran: &mut Ran, known: &[Known]) {
+fn chosen_plays(order: &Order) -> Result<Vec<Play>> {
+    let target = order.target.name();
+    let mut plays = programs::plays(target, order.short)?;
+    plays.retain(|play| {
+        let name = format!("programs {}", play.name(target));
+        wanted(&name, &order.only)
+    });
+    Ok(plays)
+}
+
+/// Has all the words, and none of those behind a `!`.
+fn wanted(name: &str, words: &[String]) -> bool {
+    words.iter().all(|word| match word.strip_prefix('!') {
+        Some(not) => !name.contains(not),
+        None => name.contains(word.as_str()),
+    })
+}
+
+fn alive(bench: &mut Bench, done: usize, total: usize) -> Result<()> {
+    if bench.peer().is_none_or(Peer::alive) {
+        return Ok(());
+    }
+    fail(format!("the guest ended, after {done} of {total} cells"))
+}
+
+pub(crate) fn explain(ran: &mut Ran, known: &[Known]) {
     if let Verdict::Failed(why) = &ran.verdict
         && let Some(entry) = known.iter().find(|k| k.explains(&ran.name, why))
     {
@@ -136,6 +172,14 @@ impl Progress {
         let clear = if self.terminal { "\r\x1b[K" } else { "" };
         if matches!(ran.verdict, Verdict::Failed(_)) {
             let _ = writeln!(err, "{clear}FAILED: {}: {}", ran.name, ran.verdict.why());
+        } else if ran.cell.is_none() {
+            let seconds = f64::from(u32::try_from(ran.ms).unwrap_or(u32::MAX)) / 1000.0;
+            let _ = writeln!(
+                err,
+                "{clear}{} {} ({seconds:.1} s)",
+                ran.verdict.word(),
+                ran.name
+            );
         }
         if self.terminal {
             let s = &self.sums;

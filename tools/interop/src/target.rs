@@ -8,8 +8,11 @@ use crate::error::{Doing, Error, Result, fail};
 use crate::netns::Namespace;
 use crate::peer::agent::Address;
 use crate::peer::{OURS, Options, Peer, THEIRS, bring_up, image};
+use crate::programs;
+use crate::run::Order;
 use crate::session::Session;
-use crate::wire::{Plug, Wire};
+use crate::shell::Place;
+use crate::wire::{NETDEV, Plug, Wire};
 
 /// Who is tested.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,6 +21,8 @@ pub enum Target {
     Rocebud,
     /// Linux `rdma_rxe`, in a guest.
     Rxe,
+    /// `rdma_rxe` through its own libibverbs, rocebud beside it, both in a guest.
+    Inside,
     /// A device of this machine's own libibverbs.
     Verbs(String),
     /// An agent on another machine (`rocebud interop agent` there).
@@ -31,9 +36,12 @@ impl FromStr for Target {
         match text.split_once(':').unwrap_or((text, "")) {
             ("rocebud", "") => Ok(Self::Rocebud),
             ("rxe", "") => Ok(Self::Rxe),
+            ("inside", "") => Ok(Self::Inside),
             ("verbs", device) if !device.is_empty() => Ok(Self::Verbs(device.into())),
             ("host", address) if !address.is_empty() => Ok(Self::Host(address.into())),
-            _ => Err("a target is rocebud, rxe, verbs:DEVICE or host:ADDRESS[:PORT]".into()),
+            _ => {
+                Err("a target is rocebud, rxe, inside, verbs:DEVICE or host:ADDRESS[:PORT]".into())
+            }
         }
     }
 }
@@ -44,6 +52,7 @@ impl Target {
         match self {
             Self::Rocebud => "rocebud",
             Self::Rxe => "rxe",
+            Self::Inside => "inside",
             Self::Verbs(device) => device,
             Self::Host(address) => address,
         }
@@ -55,8 +64,16 @@ impl Target {
 pub struct Party {
     /// How to reach or start its agent.
     pub how: Reach,
+    /// Where its commands run.
+    pub place: Place,
+    /// What goes before a program so that it uses the end's devices: `…/rocebud run --`, or nothing.
+    pub run: String,
+    /// The `rocebud` command, if it is rocebud.
+    pub program: String,
     /// Its device; empty: the one that has the address.
     pub device: String,
+    /// The network interface behind it, where it is known.
+    pub netdev: String,
     /// Its addresses.
     pub v4: Option<String>,
     /// The same for IPv6.
@@ -82,6 +99,34 @@ impl Party {
             Reach::Program(argv) => Session::start(name, argv),
             Reach::Agent(address) => Session::meet(name, address),
         }
+    }
+
+    /// Name of the device that has an address, and the address's index in its GID table, as programs are told.
+    ///
+    /// # Errors
+    /// The agent does not answer, or no device has it.
+    pub fn device_of(&self, address: &str) -> Result<(String, String)> {
+        let mut session = self.session("an agent")?;
+        let answer = session.ask(&format!("open dev={} addr={address}", self.device))?;
+        Ok((
+            answer.word("dev").to_owned(),
+            answer.word("index").to_owned(),
+        ))
+    }
+
+    /// The path of the program that verifies data, at this end.
+    ///
+    /// # Errors
+    /// It cannot be compiled, or not be put there.
+    pub fn verify(&self) -> Result<String> {
+        let here = programs::verify()?;
+        let Place::There(agent) = &self.place else {
+            return Ok(here.display().to_string());
+        };
+        let there = "/tmp/rocebud-interop-verify";
+        let bytes = std::fs::read(&here).doing(|| "reading verify".into())?;
+        agent.put(there, 0o755, &bytes)?;
+        Ok(there.to_owned())
     }
 
     /// Its address of a family.
@@ -123,12 +168,13 @@ impl Bench {
     ///
     /// # Errors
     /// What is missing.
-    pub fn set_up(target: &Target, options: &Options, addresses: &[String]) -> Result<Self> {
+    pub fn set_up(order: &Order) -> Result<Self> {
         let agent = image::agent()?;
-        match target {
-            Target::Rocebud => Self::pair(options, &agent),
-            Target::Rxe => Self::guest(options, &agent),
-            Target::Verbs(device) => Self::own(device, addresses, &agent),
+        match &order.target {
+            Target::Rocebud => Self::pair(&order.options, &agent),
+            Target::Rxe => Self::guest(&order.options, &agent),
+            Target::Inside => fail("the target \"inside\" has no bench of its own"),
+            Target::Verbs(device) => Self::own(device, order, &agent),
             Target::Host(host) => Self::host(host, &agent),
         }
     }
@@ -171,6 +217,10 @@ impl Bench {
         let peer = Peer::boot(&image::image(agent)?, options)?;
         let theirs = Party {
             how: Reach::Agent(peer.agent.clone()),
+            place: Place::There(peer.agent.clone()),
+            run: String::new(),
+            program: String::new(),
+            netdev: "eth0".into(),
             device: "rxe0".into(),
             v4: Some(THEIRS.0.into()),
             v6: Some(THEIRS.1.into()),
@@ -183,28 +233,32 @@ impl Bench {
         })
     }
 
-    fn own(device: &str, addresses: &[String], agent: &Path) -> Result<Self> {
-        let [ours, theirs] = addresses else {
+    fn own(device: &str, order: &Order, agent: &Path) -> Result<Self> {
+        let (mut ours, mut theirs) = ([None, None], [None, None]);
+        for pair in order.addresses.chunks(2) {
+            let [a, b] = pair else { continue };
+            for (addr, of) in [(a, &mut ours), (b, &mut theirs)] {
+                let ip: IpAddr = addr.parse().doing(|| addr.clone())?;
+                of[usize::from(ip.is_ipv6())] = Some(addr.clone());
+            }
+        }
+        if order.addresses.is_empty() || order.addresses.len() % 2 == 1 {
             return fail(
                 "verbs:DEVICE wants --addresses OURS,THEIRS: an address of an interface that rocebud \
                  may use, and the device's",
             );
-        };
-        let at = |addr: &String| -> Result<(Option<String>, Option<String>)> {
-            let ip: IpAddr = addr.parse().doing(|| addr.clone())?;
-            Ok(if ip.is_ipv4() {
-                (Some(addr.clone()), None)
-            } else {
-                (None, Some(addr.clone()))
-            })
-        };
-        let ((v4, v6), (their_v4, their_v6)) = (at(ours)?, at(theirs)?);
+        }
+        let ([v4, v6], [their_v4, their_v6]) = (ours, theirs);
         let program = vec![agent.display().to_string(), "verbs".into()];
-        let party = rocebud_in(None, agent, ("", ""))?;
+        let party = rocebud_in(order.namespace.as_deref(), agent, ("", ""))?;
         Ok(Self {
             ours: Party { v4, v6, ..party },
             theirs: Party {
                 how: Reach::Program(program),
+                place: Place::Here(None),
+                run: String::new(),
+                program: String::new(),
+                netdev: String::new(),
                 device: device.to_owned(),
                 v4: their_v4,
                 v6: their_v6,
@@ -234,6 +288,10 @@ impl Bench {
             return fail(format!("host {host} has no address"));
         };
         let mine = own_address_towards(socket)?;
+        let agent_address = Address {
+            namespace: None,
+            socket,
+        };
         let split = |ip: IpAddr| {
             let text = ip.to_string();
             if ip.is_ipv4() {
@@ -250,10 +308,11 @@ impl Bench {
                 ..rocebud_in(None, agent, ("", ""))?
             },
             theirs: Party {
-                how: Reach::Agent(Address {
-                    namespace: None,
-                    socket,
-                }),
+                how: Reach::Agent(agent_address.clone()),
+                place: Place::There(agent_address),
+                run: String::new(),
+                program: String::new(),
+                netdev: String::new(),
                 device: String::new(),
                 v4: their_v4,
                 v6: their_v6,
@@ -301,11 +360,16 @@ fn rocebud_in(namespace: Option<&str>, agent: &Path, (v4, v6): (&str, &str)) -> 
     if let Some(name) = namespace {
         argv.extend(["ip", "netns", "exec", name].map(str::to_owned));
     }
-    argv.push(rocebud()?.display().to_string());
+    let rocebud = rocebud()?.display().to_string();
+    argv.push(rocebud.clone());
     argv.extend(["run", "--"].map(str::to_owned));
     argv.extend([agent.display().to_string(), "verbs".into()]);
     Ok(Party {
         how: Reach::Program(argv),
+        place: Place::Here(namespace.map(str::to_owned)),
+        run: format!("{rocebud} run --"),
+        program: rocebud,
+        netdev: NETDEV.into(),
         device: String::new(),
         v4: Some(v4.into()),
         v6: Some(v6.into()),

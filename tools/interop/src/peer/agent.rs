@@ -137,12 +137,29 @@ pub(crate) fn greeted(reader: &mut impl BufRead) -> Result<()> {
     reader
         .read_line(&mut line)
         .doing(|| "the agent does not greet".into())?;
-    match line.trim().split_once(' ').unwrap_or_default() {
-        ("ok", _) => Ok(()),
-        ("error", why) => fail(format!("the agent refuses: {why}")),
-        _ => fail(format!(
+    let line = line.trim();
+    match line.strip_prefix("error ") {
+        Some(why) => fail(format!("the agent refuses: {why}")),
+        None if line == "ok" || line.starts_with("ok ") => Ok(()),
+        None => fail(format!(
             "what answers is no agent of rocebud interop: {line:?}"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greeting_is_ok_with_or_without_words_or_says_why_not() {
+        for right in ["ok\n", "ok 1\n"] {
+            assert_eq!(greeted(&mut right.as_bytes()), Ok(()), "{right:?}");
+        }
+        let other = greeted(&mut &b"error agent version 2, runner version 1\n"[..]);
+        assert!(other.is_err_and(|e| e.0.contains("version 2")));
+        assert!(greeted(&mut &b"220 mail ready\n"[..]).is_err_and(|e| e.0.contains("no agent")));
+        assert!(greeted(&mut &b""[..]).is_err());
     }
 }
 

@@ -32,16 +32,28 @@ pub struct Image {
 /// # Errors
 /// There is no C compiler, or libibverbs' headers are missing.
 pub fn agent() -> Result<PathBuf> {
+    // the guest has one, and no compiler
+    if let Some(path) = std::env::var_os("ROCEBUD_INTEROP_AGENT") {
+        return Ok(PathBuf::from(path));
+    }
+    compiled("rocebud-interop-agent", AGENT)
+}
+
+/// A C program over libibverbs and librdmacm, compiled if its sources are new.
+///
+/// # Errors
+/// There is no C compiler, or libibverbs' headers are missing.
+pub fn compiled(name: &str, sources: &[(&str, &str)]) -> Result<PathBuf> {
     let cache = cache::directory()?;
-    let parts: Vec<&[u8]> = AGENT.iter().map(|(_, text)| text.as_bytes()).collect();
-    let dir = cache.join(format!("agent-{}", cache::digest(&parts)));
-    let program = dir.join("rocebud-interop-agent");
+    let parts: Vec<&[u8]> = sources.iter().map(|(_, text)| text.as_bytes()).collect();
+    let dir = cache.join(format!("{name}-{}", cache::digest(&parts)));
+    let program = dir.join(name);
     let _lock = cache::lock(&cache)?;
     if program.exists() {
         return Ok(program);
     }
     std::fs::create_dir_all(&dir).doing(|| format!("{}", dir.display()))?;
-    for (name, text) in AGENT {
+    for (name, text) in sources {
         std::fs::write(dir.join(name), text).doing(|| format!("writing {name}"))?;
     }
     let unfinished = dir.join("unfinished");
@@ -49,7 +61,7 @@ pub fn agent() -> Result<PathBuf> {
     cc.args(["-O2", "-Wall", "-Wextra", "-pthread", "-o"])
         .arg(&unfinished);
     cc.args(
-        AGENT
+        sources
             .iter()
             .filter(|(n, _)| n.ends_with(".c"))
             .map(|(n, _)| dir.join(n)),
@@ -58,12 +70,12 @@ pub fn agent() -> Result<PathBuf> {
     let remedy = "apt-get install gcc libc6-dev libibverbs-dev librdmacm-dev";
     let out = cc
         .output()
-        .doing(|| format!("the C compiler for the agent ({remedy})"))?;
+        .doing(|| format!("the C compiler for {name} ({remedy})"))?;
     if !out.status.success() {
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        return fail(format!("the agent does not compile ({remedy}):\n{said}"));
+        return fail(format!("{name} does not compile ({remedy}):\n{said}"));
     }
-    std::fs::rename(&unfinished, &program).doing(|| "keeping the agent".into())?;
+    std::fs::rename(&unfinished, &program).doing(|| format!("keeping {name}"))?;
     Ok(program)
 }
 
@@ -121,11 +133,19 @@ pub fn image(agent: &Path) -> Result<Image> {
     }
 }
 
-/// Images of older scripts and packages: each is 80 MB.
+/// Images that nobody made or asked for within two days: each is 100 MB. Younger ones may be another tree's.
 fn forget_old(cache: &Path) {
+    let age = std::time::Duration::from_secs(2 * 24 * 3600);
+    let old = |path: &Path| {
+        let used = path.join("version").metadata().or_else(|_| path.metadata());
+        let used = used.and_then(|m| m.modified()).ok();
+        used.and_then(|t| t.elapsed().ok()).is_some_and(|t| t > age)
+    };
     let entries = std::fs::read_dir(cache).into_iter().flatten().flatten();
     for entry in entries.filter(|e| e.file_name().to_string_lossy().starts_with("image-")) {
-        let _ = std::fs::remove_dir_all(entry.path());
+        if old(&entry.path()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 

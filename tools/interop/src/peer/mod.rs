@@ -36,6 +36,8 @@ pub struct Options {
     pub boot_s: u64,
     /// `kvm`, `tcg`, or `None` to find out.
     pub accel: Option<String>,
+    /// The wire's other end is in the guest too: its third network card. Nothing of the host is on it.
+    pub inside: bool,
 }
 
 impl Default for Options {
@@ -44,6 +46,7 @@ impl Default for Options {
             mtu: 4200,
             boot_s: 180,
             accel: None,
+            inside: false,
         }
     }
 }
@@ -73,17 +76,16 @@ impl Peer {
     pub fn boot(image: &Image, options: &Options) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("rocebud-interop-{}", std::process::id()));
         std::fs::create_dir_all(&dir).doing(|| format!("{}", dir.display()))?;
-        let verdict = image.kernel.with_file_name(format!("accel-{}", boot_id()));
+        let verdict = crate::cache::directory()?.join(format!("accel-{}", boot_id()));
         let mut accel = options
             .accel
             .clone()
             .unwrap_or_else(|| guess_accel(&verdict));
         let start = Instant::now();
         let (ns, wire, qemu) = loop {
-            let plugged = plug(options)?;
-            let (ns, wire, theirs) = plugged;
-            let mut qemu = Qemu::start(image, options, &ns, &theirs, &dir, &accel)?;
-            drop(theirs);
+            let (ns, wire, ends) = plug(options)?;
+            let mut qemu = Qemu::start(image, options, &ns, &ends, &dir, &accel)?;
+            drop(ends);
             // A hypervisor may offer KVM and hang in it: then nothing at all appears on the console.
             if accel == "kvm"
                 && options.accel.is_none()
@@ -134,14 +136,22 @@ impl Drop for Peer {
 /// The port on 127.0.0.1 of the host's namespace that leads to the agent.
 const CONTROL_PORT: u16 = 7000;
 
-/// Namespace, tap with addresses, wire; and the end of the wire for qemu.
-fn plug(options: &Options) -> Result<(Namespace, Wire, UnixStream)> {
+/// Namespace, tap with addresses, wire; and the ends of the wire for qemu: the target's, and for `inside` ours.
+fn plug(options: &Options) -> Result<(Namespace, Wire, Vec<UnixStream>)> {
+    let pair = || UnixStream::pair().doing(|| "a socket pair".into());
     let ns = Namespace::new()?;
-    let tap = Plug::tap(&ns)?;
-    bring_up(&ns, options.mtu, OURS)?;
-    let (here, there) = UnixStream::pair().doing(|| "a socket pair".into())?;
-    let wire = Wire::lay(tap, Plug::Stream(here))?;
-    Ok((ns, wire, there))
+    let (here, there) = pair()?;
+    let mut ends = vec![there];
+    let ours = if options.inside {
+        let (here, there) = pair()?;
+        ends.push(there);
+        Plug::Stream(here)
+    } else {
+        let tap = Plug::tap(&ns)?;
+        bring_up(&ns, options.mtu, OURS)?;
+        tap
+    };
+    Ok((ns, Wire::lay(ours, Plug::Stream(here))?, ends))
 }
 
 /// Gives the tap of a namespace its addresses.
@@ -187,7 +197,7 @@ impl Qemu {
         image: &Image,
         options: &Options,
         ns: &Namespace,
-        wire: &UnixStream,
+        ends: &[UnixStream],
         dir: &Path,
         accel: &str,
     ) -> Result<Self> {
@@ -195,7 +205,9 @@ impl Qemu {
         let _ = std::fs::remove_file(&console);
         let out = File::create(&log).doing(|| format!("{}", log.display()))?;
         let flags = rustix::io::FdFlags::empty();
-        rustix::io::fcntl_setfd(wire, flags).doing(|| "the wire's descriptor".into())?;
+        for end in ends {
+            rustix::io::fcntl_setfd(end, flags).doing(|| "the wire's descriptor".into())?;
+        }
         let mut command = Command::new("setpriv");
         // the kernel ends it when this program is killed
         command.args(["--pdeathsig", "KILL", "ip", "netns", "exec", ns.name()]);
@@ -211,7 +223,7 @@ impl Qemu {
         command
             .arg("-serial")
             .arg(format!("file:{}", console.display()));
-        command.args(cards(wire.as_raw_fd()));
+        command.args(cards(ends));
         command
             .stdin(Stdio::null())
             .stdout(out.try_clone().doing(|| "a log".into())?)
@@ -304,22 +316,29 @@ fn kernel_line(mtu: u32) -> String {
     )
 }
 
-/// The wire, with every offload off so that it carries true frames, and the control network.
-fn cards(fd: i32) -> Vec<String> {
+/// The wire's, with every offload off so that it carries true frames, and the control network's.
+fn cards(ends: &[UnixStream]) -> Vec<String> {
     let off = "csum=off,guest_csum=off,gso=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off,\
                guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,mrg_rxbuf=on";
-    vec![
-        "-netdev".into(),
-        format!("socket,id=wire,fd={fd}"),
-        "-device".into(),
-        format!(
-            "virtio-net-pci,netdev=wire,mac=52:54:00:98:00:02,addr=4,speed=10000,duplex=full,romfile=,{off}"
-        ),
-        "-netdev".into(),
+    let mut words = Vec::new();
+    let mut card = |backend: String, card: String| {
+        words.extend(["-netdev".into(), backend, "-device".into(), card]);
+    };
+    // the guest names its cards in the order of these addresses: eth0, eth1, eth2
+    for (end, (at, mac)) in ends.iter().zip([(4, 2), (6, 1)]) {
+        let id = format!("wire{at}");
+        card(
+            format!("socket,id={id},fd={}", end.as_raw_fd()),
+            format!(
+                "virtio-net-pci,netdev={id},mac=52:54:00:98:00:0{mac},addr={at},speed=10000,duplex=full,romfile=,{off}"
+            ),
+        );
+    }
+    card(
         format!(
             "user,id=ctl,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:{CONTROL_PORT}-10.0.2.15:7000"
         ),
-        "-device".into(),
         "virtio-net-pci,netdev=ctl,mac=52:54:00:99:00:02,addr=5,romfile=".into(),
-    ]
+    );
+    words
 }

@@ -30,6 +30,9 @@ const FRAME_MAX: usize = 65_550;
 /// How long a frame that waits to be overtaken waits at most.
 const HELD_MAX: Duration = Duration::from_millis(20);
 
+/// Most bytes of frames that are kept; what comes beyond is carried and not kept.
+const KEPT_MAX: usize = 192 << 20;
+
 /// The name of the tap in its namespace.
 pub const NETDEV: &str = "wire0";
 
@@ -137,6 +140,7 @@ struct State {
     rules: Vec<Rule>,
     seen: Vec<Seen>,
     keep: bool,
+    kept: usize,
     held: [Option<(Vec<u8>, Instant)>; 2],
 }
 
@@ -182,16 +186,22 @@ impl Wire {
         self.shared.state().rules = rules;
     }
 
-    /// Keeps every frame from now on, or none.
+    /// Keeps every frame from now on (192 MiB of them at most), or none.
     pub fn keep(&self, keep: bool) {
         let mut state = self.shared.state();
         state.keep = keep;
+        state.kept = 0;
         state.seen.clear();
     }
 
     /// What has been seen since the last call or [`Wire::keep`].
     pub fn take(&self) -> Vec<Seen> {
         std::mem::take(&mut self.shared.state().seen)
+    }
+
+    /// Since it was laid.
+    pub fn elapsed(&self) -> Duration {
+        self.shared.start.elapsed()
     }
 
     /// How often each rule has struck.
@@ -259,7 +269,8 @@ impl Shared {
             .rules
             .iter_mut()
             .find_map(|rule| rule.strike(from, frame));
-        if state.keep {
+        if state.keep && state.kept < KEPT_MAX {
+            state.kept += frame.len();
             let at = self.start.elapsed();
             let bytes = frame.to_vec();
             state.seen.push(Seen {
