@@ -130,6 +130,30 @@ static void first_contact(void)
 	CHECK(!rclose(a) && !rclose(b));
 }
 
+/* Another program takes the place of the one that was known; the sender knows nothing of it. */
+static void restarted(void)
+{
+	struct sockaddr_storage an, bn;
+	int a = bound(base, 0, &an), b = bound(other, 0, &bn), again = 0;
+	both_ways(a, b, &an, &bn, 10, 1);
+	for (int i = 0; i < 2; i++) {
+		CHECK(!rclose(b));
+		b = bound(bn, 0, &bn);
+		for (int tries = 0; tries < 100; tries++) {
+			CHECK(rsendto(a, "anybody?", 9, 0, (void *)&bn, len) == 9);
+			if (is_ready(b, POLLIN, 100))
+				break;
+		}
+		char c[9] = "";
+		CHECK(rrecv(b, c, sizeof c, MSG_DONTWAIT) == 9 && !strcmp(c, "anybody?"));
+		while (rrecv(b, c, sizeof c, MSG_DONTWAIT) > 0)
+			again++;
+		both_ways(a, b, &an, &bn, 10, 1);
+	}
+	CHECK(again < 10);
+	CHECK(!rclose(a) && !rclose(b));
+}
+
 /* A socket that is bound to no address answers from the one it was called by. */
 static void wildcard(void)
 {
@@ -470,6 +494,7 @@ int main(int argc, char **argv)
 	parse(argc > 2 ? argv[2] : one, &other);
 	run("sizes", sizes);
 	run("first_contact", first_contact);
+	run("restarted", restarted);
 	run("wildcard", wildcard);
 	run("connected", connected);
 	run("messages", messages);

@@ -2,7 +2,8 @@
 //!
 //! Everything is done in the calls: they read the UDP socket, answer first datagrams, look for
 //! ways and take completions. So a socket that nobody calls answers nobody; its peers go on by
-//! UDP, and what they sent waits in the kernel.
+//! UDP, and what they sent waits in the kernel. A peer that has said nothing for a second is sent
+//! the next datagram by UDP: it may be another program by now, with another queue pair.
 //!
 //! The UDP socket is opened by the program's own process: a process in another network namespace
 //! than the daemon's would not have the addresses that its queue pairs have (EOPNOTSUPP).

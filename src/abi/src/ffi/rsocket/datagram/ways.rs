@@ -5,6 +5,7 @@ use core::ffi::c_int;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
 
 use rocebud_rsocket::datagram::{Destinations, Heard, Way};
 
@@ -22,8 +23,14 @@ const RESOLVE_MS: c_int = 2000;
 /// Paths that are looked up at a time. Whoever is left out is heard of again: it goes on by UDP.
 const PENDING_MAX: usize = 64;
 
+/// After so long without a word from a peer the next datagram to it goes by UDP, which it answers
+/// with its queue pair's number: the program behind that name may have been started again.
+const BELIEVED: Duration = Duration::from_secs(1);
+
 /// Somebody to whom there is a way.
 struct Peer {
+    /// When something came from there, or was asked.
+    fresh: Instant,
     /// The end whose address that one used last: an answer comes from there.
     end: usize,
     /// From these ends.
@@ -92,12 +99,17 @@ impl Ways {
         self.known.heard(from, bytes, v6)
     }
 
-    /// The handle and queue pair by which `to` is reached, and from which end; `None`: by UDP.
+    /// The handle and queue pair by which a datagram to `to` goes, and from which end; `None`: by UDP.
     pub(super) fn to(&mut self, to: SocketAddr) -> Option<(*mut ibv_ah, u32, usize)> {
         let Way::Ud { qpn } = self.known.way(to) else {
             return None;
         };
-        let peer = self.peers.get(&to)?;
+        let peer = self.peers.get_mut(&to)?;
+        let now = Instant::now();
+        if now.saturating_duration_since(peer.fresh) > BELIEVED {
+            peer.fresh = now;
+            return None;
+        }
         Some((peer.handle(peer.end)?, qpn, peer.end))
     }
 
@@ -111,6 +123,7 @@ impl Ways {
     pub(super) fn used(&mut self, from: SocketAddr, end: usize) {
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.end = end;
+            peer.fresh = Instant::now();
         }
     }
 
@@ -216,6 +229,7 @@ impl Ways {
 
     fn learn(&mut self, done: &Pending, ah: *mut ibv_ah) {
         let new = || Peer {
+            fresh: Instant::now(),
             end: done.end,
             handles: Vec::new(),
         };
