@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  * calls: connections by librdmacm, made and ended in all ways.
  *   calls serve ADDRESS PORT              accepts; says "listening", and at SIGTERM "accepted N, ended M"
- *   calls call ADDRESS PORT N             N times: connect, one SEND, disconnect
+ *   calls call ADDRESS PORT N             N times: connect, one SEND, disconnect; says the longest wait for an event
  *   calls many ADDRESS PORT N             N connections at once, then the end of all
+ *   calls stop STAGE ADDRESS PORT         a client that sleeps for ever when it has "resolved" or "asked"
+ *   calls sit STAGE ADDRESS PORT          a server that sleeps for ever with a request "unread" or "read"
  *   calls hold ADDRESS PORT               connects, says "held", and sleeps for ever
  *   calls expect EVENT STATUS MS ADDRESS PORT    connecting must end with this event and status within MS
  *   calls giveup ADDRESS PORT             destroys the identifier while it connects
@@ -105,12 +107,17 @@ static int take(int ms, int *status, struct rdma_cm_id **id)
 	return kind;
 }
 
+static double longest;
+
 static void want(int kind, int ms)
 {
 	int status = 0, got;
+	double begun = now_ms();
 	do
 		got = take(ms, &status, NULL);
 	while (got == RDMA_CM_EVENT_TIMEWAIT_EXIT); /* of a connection that ended before */
+	if (now_ms() - begun > longest)
+		longest = now_ms() - begun;
 	if (got != kind || status)
 		DIE("%s, status %d, in place of %s", got < 0 ? "nothing" : rdma_event_str(got), status, rdma_event_str(kind));
 }
@@ -136,7 +143,15 @@ static void send_one(struct rdma_cm_id *id)
 static const struct rdma_conn_param PARAM = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7,
 	.rnr_retry_count = 7 };
 
-static struct rdma_cm_id *connect_to(struct addrinfo *to)
+static void rest(const char *stage)
+{
+	printf("at %s\n", stage);
+	fflush(stdout);
+	for (;;)
+		pause();
+}
+
+static struct rdma_cm_id *connect_until(const char *stage, struct addrinfo *to)
 {
 	struct rdma_cm_id *id;
 	struct rdma_conn_param param = PARAM;
@@ -147,10 +162,32 @@ static struct rdma_cm_id *connect_to(struct addrinfo *to)
 		DIE("route");
 	want(RDMA_CM_EVENT_ROUTE_RESOLVED, 20000);
 	make_qp(id);
+	if (!strcmp(stage, "resolved"))
+		rest(stage);
 	if (rdma_connect(id, &param))
 		DIE("connect");
+	if (!strcmp(stage, "asked"))
+		rest(stage);
 	want(RDMA_CM_EVENT_ESTABLISHED, 30000);
 	return id;
+}
+
+static struct rdma_cm_id *connect_to(struct addrinfo *to) { return connect_until("", to); }
+
+static void sit(const char *stage, struct addrinfo *at)
+{
+	struct rdma_cm_id *listener;
+	struct pollfd p = { .fd = channel->fd, .events = POLLIN };
+	if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) || rdma_bind_addr(listener, at->ai_addr) ||
+	    rdma_listen(listener, 4))
+		DIE("listen");
+	printf("listening\n");
+	fflush(stdout);
+	if (poll(&p, 1, 60000) != 1)
+		DIE("nobody asks");
+	if (!strcmp(stage, "read") && take(1000, NULL, NULL) != RDMA_CM_EVENT_CONNECT_REQUEST)
+		DIE("no request");
+	rest(stage);
 }
 
 static void hang_up(struct rdma_cm_id *id)
@@ -360,12 +397,14 @@ int main(int argc, char **argv)
 	if (!strcmp(how, "serve")) {
 		serve(address(argv[2], argv[3]));
 	} else if (!strcmp(how, "call") && argc > 4) {
+		struct addrinfo *to = address(argv[2], argv[3]);
 		for (int i = atoi(argv[4]); i > 0; i--) {
-			struct rdma_cm_id *id = connect_to(address(argv[2], argv[3]));
+			struct rdma_cm_id *id = connect_to(to);
 			send_one(id);
 			hang_up(id);
 			drop(id);
 		}
+		printf("longest %.0f ms\n", longest);
 	} else if (!strcmp(how, "many") && argc > 4) {
 		many(address(argv[2], argv[3]), atoi(argv[4]));
 	} else if (!strcmp(how, "hold")) {
@@ -374,6 +413,10 @@ int main(int argc, char **argv)
 		fflush(stdout);
 		for (;;)
 			pause();
+	} else if (!strcmp(how, "stop") && argc > 4) {
+		connect_until(argv[2], address(argv[3], argv[4]));
+	} else if (!strcmp(how, "sit") && argc > 4) {
+		sit(argv[2], address(argv[3], argv[4]));
 	} else if (!strcmp(how, "watch")) {
 		watch(address(argv[2], argv[3]));
 	} else if (!strcmp(how, "expect") && argc > 6) {

@@ -40,6 +40,22 @@ ib_atomic_lat
 ib_send_bw -c UD
 ib_send_lat -c UD
 ib_write_bw -q 4
+ib_send_bw --use-srq -q 8
+ib_send_bw -b -e -s 4097
+ib_write_bw -b -m 256
+ib_read_bw -q 8 -e
+ib_atomic_bw -A CMP_AND_SWAP -q 2
+ib_send_lat -e -s 243
+ib_send_bw -c UD -q 2 -b
+ib_write_bw -s 1048575
+";
+
+/// What perftest of this release refuses together with `-R`, and its words.
+const PERFTEST_REFUSES: &str = "\
+ib_send_bw -c UC | UC is not supported in librdmacm
+ib_write_lat -c UC | UC is not supported in librdmacm
+ib_send_bw -c XRC | XRC does not support RDMA_CM
+ib_send_bw --ipv6 @ | Address family for hostname not supported
 ";
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -244,9 +260,23 @@ fn perftest_dash_r() -> Outcome {
     let wire = Wire::new(1500)?;
     let mut series = Series::default();
     for line in PERFTEST.lines() {
-        let both = format!("perftest 18515 {line} -R -n 100 | {line} -R -n 100 @");
+        let more = if line.contains(" -n ") {
+            "-R"
+        } else {
+            "-R -n 100"
+        };
+        let both = format!("perftest 18515 {line} {more} | {line} {more} @");
         let ran = run_pair((&wire.b, &wire.a), &both, "", &wire.b.v4);
         series.note(line, ran);
+    }
+    for line in PERFTEST_REFUSES.lines() {
+        let (line, words) = line.split_once(" | ").unwrap_or((line, ""));
+        let ran = program(&wire.a, &format!("{line} -R"), &wire.b.v6).run()?;
+        let refused = ran.code != Some(0) && ran.output.contains(words);
+        series.note(
+            line,
+            ensure(refused, || format!("not '{words}':\n{}", ran.output)),
+        );
     }
     series.end()
 }
@@ -358,7 +388,11 @@ fn lost_messages() -> Outcome {
     for host in [&wire.a, &wire.b] {
         host.drop_arriving("@th,104,24 0x000001 numgen random mod 50 0")?;
     }
-    run(&wire.a, &path, &["call", &wire.b.v4, "7500", "200"])?;
+    let said = run(&wire.a, &path, &["call", &wire.b.v4, "7500", "200"])?;
+    let longest = said.lines().find_map(|l| l.strip_prefix("longest "));
+    let longest = longest.and_then(|l| l.strip_suffix(" ms")?.parse::<u32>().ok());
+    // of all waits for an event
+    ensure(longest.is_some_and(|ms| ms < 10_000), || said.clone())?;
     let (accepted, ended) = served(server)?;
     ensure(accepted == 200 && ended == 200, || {
         format!("{accepted} accepted, {ended} ended, of 200")

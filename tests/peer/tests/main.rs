@@ -7,6 +7,7 @@ mod alive;
 mod capture;
 mod connected;
 mod connections;
+mod crowds;
 mod data;
 mod deaths;
 mod flow;
@@ -36,6 +37,7 @@ fn main() {
         libraries::cases,
         connections::cases,
         connected::cases,
+        crowds::cases,
         stress::cases,
         capture::cases,
         hostile::cases,
