@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use rocebud_peer::netns::{Host, Wire};
+use rocebud_peer::netns::{Host, Over, Wire};
 use rocebud_peer::program::{Running, Spec, duo};
 use rocebud_peer::runner::{Case, Need};
 use rocebud_peer::tree::c_program_with;
 use rocebud_peer::{Failure, Outcome, ensure, wrong};
 
-use crate::connections::wait_listening;
+use crate::connections::{calls, run, wait_listening};
 use crate::places::Series;
 
 /// qperf's tests that connect by rdma_cm. It refuses its UC and UD tests there, and without rdma_cm
@@ -24,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let ucp = [Need::Compiler, Need::Header("/usr/include/ucp/api/ucp.h")];
     let mpi = [Need::Program("mpicc"), Need::Program("mpirun")];
     type Run = fn() -> Outcome;
-    let all: [(&str, Vec<Need>, Run); 7] = [
+    let all: [(&str, Vec<Need>, Run); 8] = [
         (
             "cancelled_threads_wait_no_more",
             with(&[Need::Compiler, header]),
@@ -34,6 +34,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "c021_c024_identifiers_and_events",
             with(&[Need::Compiler, header]),
             identifiers,
+        ),
+        (
+            "c033_rdma_cm_over_vlan_and_bridge",
+            with(&[Need::Compiler, header, Need::Program("rping")]),
+            vlan_and_bridge,
         ),
         (
             "rping_serves_many",
@@ -90,6 +95,42 @@ fn identifiers() -> Outcome {
     run.run()?.succeeded().map(drop)
 }
 
+/// C033: interfaces over others have devices of their own, with their own addresses; whoever sends
+/// without the tag is not heard, and is told so in time.
+fn vlan_and_bridge() -> Outcome {
+    let mut series = Series::default();
+    for (over, what) in [(Over::Vlan, "VLAN"), (Over::Bridge, "bridge")] {
+        let wire = match Wire::over(over, 1500) {
+            Err(Failure::Skip(why)) => {
+                println!("   not tried: {why}");
+                continue;
+            }
+            made => made?,
+        };
+        for address in [&wire.b.v4, &wire.b.v6] {
+            let serve = wire.b.rocebud("rping", &["-s", "-a", address, "-C", "5"]);
+            let mut server = serve.limit(60).start()?;
+            wait_listening(&mut server, &wire.b, "7174")?;
+            let ask = ["-c", "-a", address, "-C", "5", "-V"];
+            let asked = wire.a.rocebud("rping", &ask).limit(60).run();
+            let asked = asked.and_then(|a| a.succeeded());
+            if asked.is_err() {
+                server.kill();
+            }
+            series.note(&format!("{what} {address}"), asked);
+        }
+        if over == Over::Vlan {
+            let v4 = format!("{}/24 dev", wire.a.v4);
+            wire.a.ip(&format!("addr del {v4} vl0"))?;
+            wire.a.ip(&format!("addr add {v4} ve0"))?;
+            let expect = ["expect", "ADDR_ERROR", "9999", "20000", &wire.b.v4, "7174"];
+            let told = run(&wire.a, &calls()?, &expect);
+            series.note("one end without the tag", told);
+        }
+    }
+    series.end()
+}
+
 /// One after the other, then several at once, on one host and between two.
 fn rping_persistent() -> Outcome {
     let wire = Wire::new(1500)?;
@@ -123,9 +164,11 @@ fn qperf() -> Outcome {
     let mut server = wire.b.rocebud("qperf", &[]).limit(120).start()?;
     server.wait_listening(&wire.b, PORT)?;
     let mut series = Series::default();
-    for test in QPERF.split_whitespace() {
+    let between = QPERF.split_whitespace().map(|test| (&wire.a, test));
+    let alone = ["rc_lat", "rc_bw"].map(|test| (&wire.b, test));
+    for (from, test) in between.chain(alone) {
         let args = ["-t", "1", "-cm1", &wire.b.v4, test];
-        let ran = wire.a.rocebud("qperf", &args).limit(30).run();
+        let ran = from.rocebud("qperf", &args).limit(30).run();
         let said = ran.and_then(rocebud_peer::program::Finished::succeeded);
         if let Some(said) = series.note(test, said) {
             // a result is the last word of a line "name = value unit"
@@ -167,10 +210,15 @@ fn fio() -> Outcome {
     let wire = Wire::new(9000)?;
     count_messages(&wire.b)?;
     let mut series = Series::default();
-    for verb in ["send", "write", "read"] {
+    for (verb, from) in [
+        ("send", &wire.a),
+        ("send", &wire.b),
+        ("write", &wire.b),
+        ("read", &wire.a),
+    ] {
         let mut tries = 0;
         let ran = loop {
-            let ran = fio_pair(&wire, verb, "--verify=crc32c");
+            let ran = fio_pair((&wire.b, from), verb, "--verify=crc32c");
             tries += 1;
             // Its connections retry nothing, and its SENDs may be faster than the receives.
             let early = |f: &Failure| matches!(f, Failure::Wrong(w) if w.contains("RNR retry"));
@@ -181,7 +229,7 @@ fn fio() -> Outcome {
         series.note(verb, ran);
     }
     // The blocks bear no checksum: whoever verifies must see that.
-    let found = match fio_pair(&wire, "send", "--verify=0") {
+    let found = match fio_pair((&wire.b, &wire.a), "send", "--verify=0") {
         Err(Failure::Wrong(said)) if said.contains("verify: bad magic") => Ok(()),
         other => wrong(format!("nothing is verified: {other:?}")),
     };
@@ -196,17 +244,14 @@ fn fio() -> Outcome {
 
 /// Writes from one host to the other, which reads (and verifies) what came. A client of this release
 /// does not end when its requests fail: it is ended.
-fn fio_pair(wire: &Wire, verb: &str, verify: &str) -> Outcome {
+fn fio_pair((at, from): (&Host, &Host), verb: &str, verify: &str) -> Outcome {
     let take = ["--name=in", "--rw=read", "--verify=crc32c"];
-    let mut server = fio_end(&wire.b, &take).start()?;
-    wait_listening(&mut server, &wire.b, "14321")?;
+    let mut server = fio_end(at, &take).start()?;
+    wait_listening(&mut server, at, "14321")?;
     // who writes is the client, whatever the operation
-    let (by, host) = (
-        format!("--verb={verb}"),
-        format!("--hostname={}", wire.b.v4),
-    );
+    let (by, host) = (format!("--verb={verb}"), format!("--hostname={}", at.v4));
     let give = ["--name=out", "--rw=write", &by, verify, &host];
-    let mut client = fio_end(&wire.a, &give).start()?;
+    let mut client = fio_end(from, &give).start()?;
     let end = Instant::now() + Duration::from_secs(60);
     while (client.alive() || server.alive()) && Instant::now() < end {
         let failed = [&client, &server].map(|end| end.output());
@@ -222,7 +267,7 @@ fn fio_pair(wire: &Wire, verb: &str, verify: &str) -> Outcome {
     if !over {
         let said = format!("{}\n{}", client.output(), server.output());
         // its jobs are in sessions of their own
-        for host in [&wire.a, &wire.b] {
+        for host in [from, at] {
             end_jobs(host)?;
         }
         client.kill();

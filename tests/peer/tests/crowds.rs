@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// All are there at the same time, on one host and between two; none is lost.
 fn many() -> Outcome {
-    const COUNT: u32 = 1500;
+    const COUNT: u32 = 1000;
     let (wire, path) = (Wire::new(1500)?, calls()?);
     let server = serve(&wire.b, &path)?;
     let count = COUNT.to_string();
