@@ -90,6 +90,7 @@ impl Slot0 {
         self.psn = self.psn.add(1);
         let scoped = ends.remote.is_link_local();
         let report = self.link.send(&[TxBatch {
+            singly: false,
             src,
             dst,
             ifindex: if scoped { ends.port } else { 0 },

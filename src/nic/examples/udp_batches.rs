@@ -71,6 +71,7 @@ struct Bench {
 impl Bench {
     fn batch<'a>(&self, segment: usize, data: &'a [u8]) -> TxBatch<'a> {
         TxBatch {
+            singly: false,
             src: self.own,
             dst: self.peer,
             ifindex: 0,

@@ -58,6 +58,8 @@ pub struct TxBatch<'a> {
     pub segment: u16,
     /// The payloads end to end: full segments, then perhaps a shorter last.
     pub data: &'a [u8],
+    /// To leave packet by packet: over IPv4 each is sealed for identification 0.
+    pub singly: bool,
 }
 
 impl TxBatch<'_> {
@@ -82,6 +84,7 @@ impl fmt::Debug for TxBatch<'_> {
             hop_limit,
             segment,
             data,
+            singly: _,
         } = self;
         write!(
             f,
@@ -142,9 +145,12 @@ pub struct SendReport {
     /// Batches among `sent` that the system refused for good; they are lost.
     pub failed: usize,
     /// Batches among `sent` for which segmentation was refused now. They left as single packets,
-    /// and [`Caps::segments_max`] of their destination is 1 from here on. Over IPv4 only their
-    /// first packet has the identification it was sealed for, so a strict peer drops the rest.
+    /// and [`Caps::segments_max`] of their destination is 1 from here on.
     pub gso_lost: usize,
+    /// The IPv4 batch behind those that were sent cannot leave as one, and its packets are sealed for
+    /// their places in it. Seal them anew, each for identification 0, and give it again as
+    /// [`TxBatch::singly`].
+    pub seal_singly: bool,
     /// errno of the last refusal, 0 if there was none.
     pub errno: i32,
 }

@@ -60,6 +60,8 @@ struct Batch {
     bytes_max: usize,
     id: IdRule,
     icrc: bool,
+    /// Its packets leave one by one, whatever the link could do.
+    singly: bool,
     /// Its last packet was shorter than the others, or it must stay alone.
     closed: bool,
     /// Its first packet is an acknowledgement.
@@ -216,6 +218,7 @@ impl Tx {
                     bytes_max: caps.batch_bytes_max,
                     id: caps.ip_id,
                     icrc: caps.icrc,
+                    singly: false,
                     closed: alone,
                     answers: is_acknowledgement(&self.staging[self.used..end]),
                 };
@@ -229,6 +232,21 @@ impl Tx {
 
     /// Gives the batches to the link. False if it could not take all: they wait.
     fn flush(&mut self, link: &mut UdpLink, world: &mut World<'_>) -> bool {
+        while self.give(link, world)
+            && let Some(refused) = self.batches.first_mut()
+        {
+            refused.seal_singly(&mut self.staging);
+        }
+        if self.batches.is_empty() {
+            self.used = 0;
+            world.flow.left();
+            return true;
+        }
+        false
+    }
+
+    /// The same, once. True if the first that waits cannot leave as one.
+    fn give(&mut self, link: &mut UdpLink, world: &World<'_>) -> bool {
         let batches: Vec<TxBatch<'_>> = self
             .batches
             .iter()
@@ -241,6 +259,7 @@ impl Tx {
                 hop_limit: b.to.hop_limit,
                 segment: u16::try_from(b.segment).unwrap_or(u16::MAX),
                 data: &self.staging[b.bytes.clone()],
+                singly: b.singly,
             })
             .collect();
         let report = link.send(&batches);
@@ -249,12 +268,7 @@ impl Tx {
             world.add(Counter::SendErr, report.failed as u64);
         }
         self.batches.drain(..report.sent.min(self.batches.len()));
-        if self.batches.is_empty() {
-            self.used = 0;
-            world.flow.left();
-            return true;
-        }
-        false
+        report.seal_singly
     }
 }
 
@@ -301,6 +315,17 @@ impl Batch {
         self.bytes.end = start;
         self.add(staging, start..start + first);
         self.add(staging, start + first..range.end);
+    }
+
+    /// Its packets leave one by one after all: each has identification 0.
+    fn seal_singly(&mut self, staging: &mut [u8]) {
+        (self.id, self.singly) = (IdRule::Absent, true);
+        let Some(data) = staging.get_mut(self.bytes.clone()).filter(|_| self.icrc) else {
+            return;
+        };
+        for packet in data.chunks_mut(self.segment.max(1)) {
+            self.seal(packet);
+        }
     }
 
     /// Writes the ICRC of the packet that becomes segment `self.count`.

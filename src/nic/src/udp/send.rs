@@ -80,7 +80,11 @@ impl Sender {
                 report.refuse(libc::EAFNOSUPPORT);
                 continue;
             };
-            let went_on = if first.segments() > 1 && !self.gso(first.dst) {
+            let apart = first.segments() > 1 && (first.singly || !self.gso(first.dst));
+            let went_on = if apart && must_seal(first) {
+                report.seal_singly = true;
+                false
+            } else if apart {
                 self.send_singles(fd.as_fd(), first, &mut report)
             } else {
                 let run = self.run_length(sockets, fd, rest);
@@ -96,7 +100,7 @@ impl Sender {
     /// How many batches from the front leave by this socket, in one call.
     fn run_length(&self, sockets: &SendSockets, fd: &OwnedFd, batches: &[TxBatch<'_>]) -> usize {
         let fits = |batch: &&TxBatch<'_>| {
-            (self.no_gso.is_empty() || batch.segments() == 1 || self.gso(batch.dst))
+            (batch.segments() == 1 || !batch.singly && self.gso(batch.dst))
                 && sockets
                     .choose(batch.dst.is_ipv6(), batch.sport)
                     .is_some_and(|(_, other)| std::ptr::eq(other, fd))
@@ -131,6 +135,10 @@ impl Sender {
                     tries = 0;
                 }
                 Err(errno) if batch.segments() > 1 && is_gso_refusal(errno) => {
+                    if must_seal(batch) {
+                        report.seal_singly = true;
+                        return false;
+                    }
                     // The singles overwrite the envelopes: the caller comes again with the rest.
                     return self.send_singles(fd, batch, report);
                 }
@@ -196,6 +204,11 @@ impl Sender {
         report.sent += 1;
         true
     }
+}
+
+/// Its packets cannot leave one by one: they are sealed for their places in the batch.
+fn must_seal(batch: &TxBatch<'_>) -> bool {
+    batch.dst.is_ipv4() && !batch.singly
 }
 
 impl SendReport {

@@ -85,6 +85,7 @@ fn looped() -> UdpLink {
 
 fn batch(v6: bool, segment: u16, data: &[u8]) -> TxBatch<'_> {
     TxBatch {
+        singly: false,
         src: localhost(v6),
         dst: localhost(v6),
         ifindex: 0,
@@ -321,7 +322,12 @@ fn a_destination_that_refused_batches_gets_single_packets() {
     for v6 in [false, true] {
         link.set_gso(localhost(v6), false);
         assert_eq!(link.caps(localhost(v6)).segments_max, 1);
-        let report = link.send(&[batch(v6, 90, &data), batch(v6, 0, &data)]);
+        let mut many = batch(v6, 90, &data);
+        assert_eq!(link.send(&[many]).seal_singly, !v6);
+        many.singly = true;
+        let sent = if v6 { 12 } else { 0 };
+        assert_eq!(collect(&mut link, sent).len(), sent);
+        let report = link.send(&[many, batch(v6, 0, &data)]);
         assert_eq!((report.sent, report.failed, report.gso_lost), (2, 0, 0));
         let got = collect(&mut link, 13);
         let joined: Vec<u8> = got.iter().flat_map(|g| g.data.clone()).collect();
@@ -335,12 +341,22 @@ fn a_batch_the_kernel_refuses_falls_back_and_is_remembered() {
     let mut link = looped();
     // More segments than the kernel takes in one batch (128 since Linux 6.9): EINVAL.
     let data = pattern(200 * 10);
-    let many = batch(false, 10, &data);
-    let report = link.send(&[many, batch(false, 0, &data)]);
-    assert_eq!((report.sent, report.failed, report.gso_lost), (2, 0, 1));
-    assert_eq!(collect(&mut link, 201).len(), 201);
-    assert_eq!(link.caps(localhost(false)).segments_max, 1);
-    assert_eq!(link.gso_refused(), [localhost(false)]);
+    for v6 in [false, true] {
+        let mut batches = [batch(v6, 10, &data), batch(v6, 0, &data)];
+        let mut report = link.send(&batches);
+        if !v6 {
+            // its packets are sealed for places in a batch that there will not be
+            assert!(report.seal_singly);
+            assert_eq!((report.sent, report.failed, report.gso_lost), (0, 0, 0));
+            batches[0].singly = true;
+            report = link.send(&batches);
+        }
+        assert!(!report.seal_singly);
+        assert_eq!((report.sent, report.failed, report.gso_lost), (2, 0, 1));
+        assert_eq!(collect(&mut link, 201).len(), 201);
+        assert_eq!(link.caps(localhost(v6)).segments_max, 1);
+    }
+    assert_eq!(link.gso_refused().len(), 2);
 }
 
 #[test]
@@ -368,6 +384,13 @@ fn an_impossible_batch_is_reported_and_the_next_one_leaves() {
         ..batch(false, 10, &data)
     };
     assert_eq!(link.send(&[bad_batch]).failed, 1);
+    assert_eq!(link.caps(localhost(false)).segments_max, SEGMENTS_MAX);
+    // Nor does one of packets that cannot leave one by one either.
+    let huge = pattern(66_000);
+    let batches = [batch(false, 65_520, &huge)];
+    assert!(link.send(&batches).seal_singly);
+    let singly = batches.map(|b| TxBatch { singly: true, ..b });
+    assert_eq!(link.send(&singly).failed, 1);
     assert_eq!(link.caps(localhost(false)).segments_max, SEGMENTS_MAX);
 }
 

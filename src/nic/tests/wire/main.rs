@@ -87,6 +87,7 @@ fn to_neighbour(v6: bool, segment: u16, data: &[u8]) -> TxBatch<'_> {
         }
     };
     TxBatch {
+        singly: false,
         src: ip("10.9.0.1", "fd09::1"),
         dst: ip("10.9.0.2", "fd09::2"),
         ifindex: 0,
@@ -179,7 +180,11 @@ fn a_packet_too_long_for_the_wire_is_lost_and_batches_stay_allowed() {
         let data = vec![7; 9000];
         for v6 in [false, true] {
             for segment in [0, 3000] {
-                let batch = to_neighbour(v6, segment, &data);
+                let mut batch = to_neighbour(v6, segment, &data);
+                if segment > 0 && !v6 {
+                    assert!(link.send(&[batch]).seal_singly);
+                    batch.singly = true;
+                }
                 let report = link.send(&[batch, to_neighbour(v6, 1000, &data)]);
                 assert_eq!((report.sent, report.failed), (2, 1), "{batch:?}");
                 assert_eq!(report.errno, libc::EMSGSIZE);
@@ -251,6 +256,7 @@ fn two_hosts_talk_over_link_local_addresses() {
 
 fn link_local<'a>(from: &str, to: &str, ifindex: u32, data: &'a [u8]) -> TxBatch<'a> {
     TxBatch {
+        singly: false,
         src: from.parse().expect("address"),
         dst: to.parse().expect("address"),
         ifindex,
