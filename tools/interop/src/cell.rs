@@ -94,13 +94,24 @@ impl Pair {
 
 /// Runs a cell. `pair` is made anew when an agent has ended.
 pub fn run(bench: &Bench, pair: &mut Option<Pair>, cell: &Cell, target: &str) -> (Ran, Vec<Seen>) {
+    run_with(bench, pair, cell, target, &mut |_, _| Ok(()))
+}
+
+/// The same, doing something when the queue pairs (the requester's, the responder's) are connected.
+pub fn run_with(
+    bench: &Bench,
+    pair: &mut Option<Pair>,
+    cell: &Cell,
+    target: &str,
+    between: &mut dyn FnMut(Qp, Qp) -> Result<()>,
+) -> (Ran, Vec<Seen>) {
     let begin = Instant::now();
     let mut ran = Ran::new(cell.name(target), &cell.group);
     let mut frames = Vec::new();
     ran.cell = Some(cell.clone());
     ran.verdict = match not_possible(bench, cell) {
         Some(why) => Verdict::NotRun(why),
-        None => match play(bench, pair, cell, &mut frames, &mut ran.packets) {
+        None => match play(bench, pair, cell, &mut frames, &mut ran.packets, between) {
             Ok(()) => Verdict::Ok,
             Err(Error(why)) => {
                 if why.contains(GONE) || why.contains("agent is") {
@@ -130,6 +141,7 @@ fn play(
     cell: &Cell,
     frames: &mut Vec<Seen>,
     packets: &mut Findings,
+    between: &mut dyn FnMut(Qp, Qp) -> Result<()>,
 ) -> Result<()> {
     let pair = match pair {
         Some(pair) => pair,
@@ -140,6 +152,7 @@ fn play(
         wire.keep(true);
     }
     let played = connect(bench, pair, cell).and_then(|qps| {
+        between(qps.0, qps.1)?;
         traffic(pair, cell)?;
         Ok(qps)
     });

@@ -10,7 +10,7 @@ use rocebud_wire::frame::{Frame, Net};
 use rocebud_wire::{Class, Operation, Packet, Position, Psn, Qpn, Reth, Syndrome};
 
 use crate::matrix::{Cell, Type};
-use crate::wire::{End, Seen};
+use crate::wire::{End, Fault, Seen};
 
 #[cfg(test)]
 mod tests;
@@ -33,6 +33,10 @@ pub struct Findings {
     pub resent: usize,
     /// Negative acknowledgements, RNR among them.
     pub naks: usize,
+    /// Packets with a congestion mark.
+    pub marked: usize,
+    /// Congestion notifications.
+    pub cnps: usize,
     /// What is wrong, one line each; at most [`WRONG_MAX`].
     pub wrong: Vec<String>,
 }
@@ -50,6 +54,7 @@ pub fn judge(cell: &Cell, requester: Qp, responder: Qp, frames: &[Seen]) -> Find
         asks: Requests::new(requester.psn),
         answers: Responses::default(),
         ports: [BTreeSet::new(), BTreeSet::new()],
+        marks: [0; 2],
     };
     for (number, seen) in frames.iter().enumerate() {
         judge.packet(number, seen);
@@ -121,6 +126,8 @@ struct Judge<'a> {
     asks: Requests,
     answers: Responses,
     ports: [BTreeSet<u16>; 2],
+    /// Marked packets of the responder, of the requester.
+    marks: [usize; 2],
 }
 
 impl Judge<'_> {
@@ -161,6 +168,9 @@ impl Judge<'_> {
         if let Net::V4(_, udp) | Net::V6(_, udp) = frame.outer.net {
             self.ports[usize::from(asks)].insert(udp.sport);
         }
+        if self.congestion(asks, &at, is_marked(seen, &frame), &packet) {
+            return;
+        }
         let class = match self.cell.kind {
             Type::Rc => Class::Rc,
             Type::Uc => Class::Uc,
@@ -182,6 +192,28 @@ impl Judge<'_> {
             Ok(What::Nak) => self.found.naks += 1,
             Err(text) => self.wrong(format!("{at}: {text}")),
         }
+    }
+
+    /// Counts marks and notifications. True for these: they are of no sequence, but never without cause.
+    fn congestion(&mut self, asks: bool, at: &str, marked: bool, packet: &Packet<'_>) -> bool {
+        let [asked, answered] = &mut self.marks;
+        let (own, others) = if asks {
+            (answered, asked)
+        } else {
+            (asked, answered)
+        };
+        if marked {
+            *own += 1;
+            self.found.marked += 1;
+        }
+        if packet.info.class != Class::Cnp {
+            return false;
+        }
+        self.found.cnps += 1;
+        if *others == 0 {
+            self.wrong(format!("{at}: nothing was marked"));
+        }
+        true
     }
 
     fn end(&mut self) {
@@ -234,6 +266,15 @@ pub fn refused(op: &str) -> bool {
         op,
         "bad_rkey_write" | "bad_rkey_read" | "read_only_write" | "beyond_read" | "long_send"
     )
+}
+
+/// It says (when it arrives) that a queue on its way was full.
+fn is_marked(seen: &Seen, frame: &Frame<'_>) -> bool {
+    let class = match &frame.outer.net {
+        Net::V4(ip, _) => ip.tos,
+        Net::V6(ip, _) | Net::Grh(ip) => ip.traffic_class,
+    };
+    class & 3 == 3 || seen.fault == Some(Fault::Mark)
 }
 
 /// What holds for every packet of everybody.

@@ -149,10 +149,10 @@ struct Inner {
     cells: Vec<Ran>,
 }
 
-/// The runner's own cells, in the guest. Faults are the wire's, which is out here, so they are left out.
+/// The runner's own cells, in the guest. Faults and probes need the wire, which is out here, so they are left out.
 fn scenarios(order: &Order, peer: &Peer) -> Result<Vec<Ran>> {
     peer.wire.keep(true);
-    let only = format!("! [ ! programs {}", order.only.join(" ")).replace("! ", "!");
+    let only = format!("! [ ! programs ! probes {}", order.only.join(" ")).replace("! ", "!");
     let command = format!(
         "ROCEBUD_INTEROP_AGENT=/usr/bin/rocebud-interop-agent {HOME}/bin/rocebud-interop --target verbs:rxe0 \
          --namespace inner --addresses {},{},{},{} --short --only '{only}' --json /tmp/inner.json",

@@ -7,6 +7,7 @@
 //! * [`matrix`], [`cell`], [`check`], [`known`]: what is tried, how, and how it is judged.
 //! * [`programs`], [`shell`]: unmodified programs at both ends.
 //! * [`inside`]: kernel rxe through its own libibverbs, with rocebud beside it.
+//! * [`probes`]: what no cell shows by itself: congestion marks, the ICRC check.
 //! * [`run`], [`report`]: a whole run and its result.
 
 #![deny(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod known;
 pub mod matrix;
 pub mod netns;
 pub mod peer;
+pub mod probes;
 pub mod programs;
 pub mod report;
 pub mod run;

@@ -10,6 +10,7 @@ use crate::inside;
 use crate::known::{self, Known};
 use crate::matrix::{Cell, Matrix};
 use crate::peer::{Options, Peer};
+use crate::probes::{self, Probe};
 use crate::programs::{self, Play};
 use crate::report::{Report, Sums};
 use crate::target::{Bench, Target};
@@ -49,7 +50,8 @@ pub fn run(order: &Order) -> Result<Report> {
     }
     let cells: Vec<Cell> = chosen(order)?;
     let plays = chosen_plays(order)?;
-    let total = cells.len() + plays.len();
+    let probes = chosen_probes(order);
+    let total = cells.len() + probes.len() + plays.len();
     if total == 0 {
         return fail("no cell has these words in its name");
     }
@@ -69,6 +71,14 @@ pub fn run(order: &Order) -> Result<Report> {
         ran.push(one);
     }
     drop(pair);
+    for probe in &probes {
+        alive(&mut bench, ran.len(), total)?;
+        let (mut one, frames) = probe.run(&bench, &target);
+        explain(&mut one, &known);
+        keep(order, &one, ran.len(), &frames)?;
+        progress.one(&one);
+        ran.push(one);
+    }
     for play in &plays {
         alive(&mut bench, ran.len(), total)?;
         let (mut one, frames) = play.run(&bench, &target);
@@ -105,6 +115,11 @@ fn chosen_plays(order: &Order) -> Result<Vec<Play>> {
         wanted(&name, &order.only)
     });
     Ok(plays)
+}
+
+fn chosen_probes(order: &Order) -> Vec<Probe> {
+    let named = |p: &&Probe| wanted(&format!("probes {}", p.name), &order.only);
+    probes::ALL.iter().filter(named).copied().collect()
 }
 
 /// Has all the words, and none of those behind a `!`.

@@ -4,7 +4,7 @@ use rocebud_engine::{RxMeta, Transmit, limits};
 use rocebud_objects::{Counter, QpState, QpType, SendOp, WcStatus};
 use rocebud_wire::Opcode;
 
-use crate::pair::{Pair, QPN, START, Setup, Side, gids, remote, sge, wr};
+use crate::pair::{Fate, KEY, Pair, QPN, START, Setup, Side, gids, remote, sge, wr};
 
 const FAR: u64 = START + 0x10_0000;
 const INTERVAL: u64 = limits::CNP_INTERVAL_NS;
@@ -185,5 +185,47 @@ fn a_queue_pair_that_is_no_longer_connected_owes_nothing() {
             pair.set_state(side, QpState::Reset).unwrap();
             pair.connect(side);
         }
+    }
+}
+
+#[test]
+fn marks_on_everything_and_losses_of_notifications_disturb_no_transfer() {
+    let mut pair = Pair::rc();
+    pair.marks = true;
+    let mut n = 0;
+    pair.rule(move |frame| {
+        n += u32::from(frame.is(Opcode::CNP));
+        match frame.is(Opcode::CNP) && n.is_multiple_of(3) {
+            true => Fate::Drop,
+            false => Fate::Deliver,
+        }
+    });
+    let memory = &mut pair.side[0].world.regions.get_mut(&KEY).unwrap().bytes;
+    for (at, byte) in memory.iter_mut().enumerate().take(400_000) {
+        *byte = u8::try_from(at * 7 % 251).unwrap();
+    }
+    for id in 0..4 {
+        let (there, back) = (FAR + id * 100_000, START + 0x20_0000 + id * 100_000);
+        let op = SendOp::Write {
+            remote: remote(there),
+        };
+        pair.post(0, wr(id, op, &[sge(START + id * 100_000, 100_000)]))
+            .unwrap();
+        let op = SendOp::Read {
+            remote: remote(there),
+        };
+        pair.post(0, wr(10 + id, op, &[sge(back, 100_000)]))
+            .unwrap();
+    }
+    pair.run();
+    let results = pair.results(0);
+    assert!(results.iter().all(|(_, s)| *s == WcStatus::Success));
+    assert_eq!(results.len(), 8);
+    let memory = &pair.side[0].world.regions[&KEY].bytes;
+    assert_eq!(memory[..400_000], memory[0x20_0000..0x20_0000 + 400_000]);
+    for side in 0..2 {
+        assert!(counted(&pair, side).1 > 0, "side {side}");
+        assert!(pair.side[side].world.counter(Counter::RpCnpHandled) > 0);
+        assert_eq!(pair.side[side].world.counter(Counter::Retransmits), 0);
     }
 }

@@ -106,6 +106,8 @@ pub struct Pair {
     pub now: Instant,
     pub setup: Setup,
     pub log: Vec<Frame>,
+    /// Every packet arrives with a congestion mark.
+    pub marks: bool,
     rule: Box<dyn FnMut(&Frame) -> Fate>,
     wire: VecDeque<(Instant, Frame)>,
 }
@@ -249,6 +251,7 @@ impl Pair {
             now: Instant(1_000_000),
             setup,
             log: Vec::new(),
+            marks: false,
             rule: Box::new(|_| Fate::Deliver),
             wire: VecDeque::new(),
         }
@@ -375,7 +378,7 @@ impl Pair {
             src: gids()[from],
             dst: gids()[1 - from],
             hop_limit: 64,
-            traffic_class: 0,
+            traffic_class: if self.marks { 0b11 } else { 0 },
             ipv4_id: 7,
             ipv4_flags: 0x4000,
             ifindex: 0,
