@@ -60,6 +60,7 @@ pub fn run(order: &Order) -> Result<Report> {
     let mut bench = Bench::set_up(order)?;
     let mut progress = Progress::new(total);
     progress.note(&format!("{}: {total} cells", bench.about));
+    bench.check()?;
     let mut pair = None;
     let mut ran = Vec::new();
     for cell in &cells {

@@ -179,6 +179,19 @@ impl Bench {
         }
     }
 
+    /// Both agents answer, and both devices are there: better one line now than every cell's.
+    ///
+    /// # Errors
+    /// Who does not answer, or which device is missing.
+    pub fn check(&self) -> Result<()> {
+        for party in [&self.ours, &self.theirs] {
+            for address in [&party.v4, &party.v6].into_iter().flatten() {
+                party.device_of(address)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The wire, if this program carries it.
     pub fn wire(&self) -> Option<&Wire> {
         match &self.frame {
