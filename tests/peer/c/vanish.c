@@ -270,6 +270,8 @@ static void blocked(struct device *d)
 {
 	sigset_t all, old;
 	sigfillset(&all);
+	/* What was known of the mask a moment ago is wrong now. */
+	every_role(d);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	every_role(d);
 	sigset_t now;

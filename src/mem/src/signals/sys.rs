@@ -7,11 +7,14 @@
 
 use super::chain::{Action, Chain, Link};
 use crate::guarded;
+use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering,
+};
 
 /// Faults that may be on their way through a chain at the same time, one a thread.
 const PASSING_MAX: usize = 64;
@@ -36,6 +39,13 @@ static OWNER: AtomicI32 = AtomicI32::new(0);
 /// The C library's `sigaction`, where the shim stands before it.
 static REAL: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
 static CHANGE: Mutex<()> = Mutex::new(());
+/// The shim's count of changes of signal masks; null without it.
+static MASK_CHANGES: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+thread_local! {
+    /// Changes of masks, and the coarse time, when this thread was last seen to let both signals in.
+    static LET_IN_AT: Cell<Option<(u32, i64)>> = const { Cell::new(None) };
+}
 
 /// Puts the SIGSEGV and SIGBUS handlers in place. Idempotent.
 ///
@@ -63,25 +73,47 @@ pub fn ensure_in_front() -> bool {
 /// every batch of copies. Programs that change their action by a call of the C library are heard
 /// at once where the preload shim is there; this is for all others.
 pub(crate) fn look_now_and_then() {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a valid place for the result. The coarse clock is read without a system call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
-    let now = now.tv_sec.wrapping_mul(1_000_000_000) + now.tv_nsec;
+    let now = coarse_ns();
     if LOOKED_AT.load(Ordering::Relaxed) != now {
         LOOKED_AT.store(now, Ordering::Relaxed);
         let _ = go_in_front();
     }
 }
 
+/// A clock of a few milliseconds' steps, read without a system call.
+fn coarse_ns() -> i64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a valid place for the result.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now.tv_sec.wrapping_mul(1_000_000_000) + now.tv_nsec
+}
+
 pub(crate) fn installed() -> bool {
     INSTALLED.load(Ordering::Acquire)
 }
 
-/// Whether this thread blocks one of the two signals.
+/// Whether this thread blocks one of the two signals. Where the shim counts changes of masks, the
+/// kernel is asked only after one, and once in a few milliseconds: for changes by bare system calls.
 pub(crate) fn blocked_here() -> bool {
+    let changes = MASK_CHANGES.load(Ordering::Acquire);
+    if changes.is_null() {
+        return asked_blocked();
+    }
+    // SAFETY: the shim gave a counter that lives as long as the process.
+    let changes = unsafe { (*changes).load(Ordering::Relaxed) };
+    let seen = (changes, coarse_ns());
+    if LET_IN_AT.get() == Some(seen) {
+        return false;
+    }
+    let blocked = asked_blocked();
+    LET_IN_AT.set((!blocked).then_some(seen));
+    blocked
+}
+
+fn asked_blocked() -> bool {
     let mask = change_mask(libc::SIG_BLOCK, None);
     mask & FAULTS != 0
 }
@@ -342,6 +374,15 @@ type Sigaction =
 /// own actions.
 fn ask_the_shim() {
     type Watch = unsafe extern "C" fn(Option<Sigaction>) -> *mut libc::c_void;
+    type Changes = unsafe extern "C" fn() -> *const AtomicU32;
+    // SAFETY: the name ends with NUL.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"rocebud_shim_mask_changes".as_ptr()) };
+    if !found.is_null() {
+        // SAFETY: the shim's function of this name has this type.
+        let changes = unsafe { std::mem::transmute::<*mut libc::c_void, Changes>(found) };
+        // SAFETY: it only tells where the count is.
+        MASK_CHANGES.store(unsafe { changes() }.cast_mut(), Ordering::Release);
+    }
     // SAFETY: the name ends with NUL.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"rocebud_shim_watch_signals".as_ptr()) };
     if found.is_null() || !REAL.load(Ordering::Acquire).is_null() {
