@@ -2,23 +2,24 @@
 //!
 //! An ACK that rides with the program's own next message costs nothing, and small posts in a row
 //! leave together. Both are bets that the program calls again at once. If it does not, the progress
-//! thread finds what was left; then the next bets are off, for longer each time in a row.
+//! thread finds what was left; where that goes on, the next bets are off, for longer each time in a row.
 
-/// Bets that are off after one that was lost, doubled by each further one.
+/// Bounds of what is off for [`Later`].
 const OFF_MIN: u32 = 16;
 const OFF_MAX: u32 = 4096;
 
 /// What a program gets at least before a bet on it counts as lost.
 const FAIR_NS: u64 = 30_000;
 
-/// Whether to bet.
+/// Whether to bet. A single loss may be the scheduler's doing; after two in a row `MIN` are off, twice as
+/// many after each further one, and never more than `MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Bet {
+pub(crate) struct Bet<const MIN: u32, const MAX: u32> {
     off: u32,
     next: u32,
 }
 
-impl Bet {
+impl<const MIN: u32, const MAX: u32> Bet<MIN, MAX> {
     /// Asked once for each bet that could be made.
     #[inline]
     pub(crate) fn is_on(&mut self) -> bool {
@@ -35,15 +36,15 @@ impl Bet {
 
     /// It was lost.
     pub(crate) fn lost(&mut self) {
-        self.off = self.next.clamp(OFF_MIN, OFF_MAX);
-        self.next = self.off * 2;
+        self.off = self.next.min(MAX);
+        self.next = (self.next * 2).clamp(MIN, MAX);
     }
 }
 
 /// Something was left for the next call. Guarded by the engine's lock.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Later {
-    bet: Bet,
+    bet: Bet<OFF_MIN, OFF_MAX>,
     /// Since when something is left.
     left_ns: Option<u64>,
 }
@@ -91,15 +92,17 @@ mod tests {
     #[test]
     fn lost_bets_grow_rare_and_a_won_one_makes_up_for_them() {
         let mut later = Later::default();
-        for off in [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 4096] {
+        for off in [0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 4096] {
             assert!(later.leave(0));
             later.found(LATE);
             assert_eq!((0..10_000).position(|_| later.leave(0)), Some(off));
         }
         later.called();
-        assert!(later.leave(0));
-        later.found(LATE);
-        assert_eq!((0..10_000).position(|_| later.leave(0)), Some(16));
+        for off in [0, 16, 32] {
+            assert!(later.leave(0));
+            later.found(LATE);
+            assert_eq!((0..10_000).position(|_| later.leave(0)), Some(off));
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::crowd::{Crowd, Manner, SLEEP_NS};
 use crate::later::Bet;
 use crate::log::{self, Level};
 use crate::runtime::{Runtime, Sockets};
-use crate::sync::lock;
+use crate::sync::{lock, try_lock};
 use crate::sys;
 
 /// A slice of watching, at first. Short enough that a program that stopped polling does not wait
@@ -53,6 +53,11 @@ const MISSES_MAX: u32 = 10;
 /// What a program that posts itself gets to answer a message before its ACK leaves alone.
 const ANSWER_NS: u64 = 20_000;
 
+/// Where it did not, so many messages are acknowledged at once. Few: while ACKs leave alone, each hop
+/// costs the wake-up of a thread.
+const ANSWERS_OFF_MIN: u32 = 2;
+const ANSWERS_OFF_MAX: u32 = 64;
+
 /// A program that posted within this time may answer.
 const POSTS_NS: u64 = 1_000_000;
 
@@ -60,7 +65,7 @@ const POSTS_NS: u64 = 1_000_000;
 const STAND_BY_MIN_NS: u64 = 2_000_000;
 const STAND_BY_MAX_NS: u64 = 200_000_000;
 
-/// Needless wake-ups in a row that end standing by in spite of polls.
+/// Needless wake-ups and waits in a row that end standing by in spite of polls.
 const NEEDLESS_MAX: u32 = 8;
 
 /// Internal errors after which the runtime gives up.
@@ -92,6 +97,8 @@ pub(crate) struct Progress {
     watching: AtomicBool,
     /// The thread sleeps until something happens. Set with the engine's lock held.
     away: AtomicBool,
+    /// It was asked to come and watch.
+    called: AtomicBool,
     /// For when the timer is armed. Changed by the holder of the engine's lock.
     armed_ns: AtomicU64,
     timer: std::os::fd::OwnedFd,
@@ -111,6 +118,7 @@ impl Progress {
             last_post_ns: AtomicU64::new(0),
             watching: AtomicBool::new(false),
             away: AtomicBool::new(false),
+            called: AtomicBool::new(false),
             armed_ns: AtomicU64::new(NEVER),
             timer: sys::timer()?,
             wake: sys::wake_event()?,
@@ -122,9 +130,10 @@ impl Progress {
         [&self.timer, &self.wake, &self.rouse].map(AsRawFd::as_raw_fd)
     }
 
-    /// An application polled and found nothing.
+    /// An application polled and found nothing. Returns whether it spins: it was here a moment ago.
     #[inline]
-    pub(crate) fn polled_in_vain(&self, now_ns: u64) {
+    pub(crate) fn polled_in_vain(&self, now_ns: u64) -> bool {
+        let last = self.last_call_ns.load(Ordering::Relaxed);
         self.last_call_ns.store(now_ns, Ordering::Relaxed);
         // Plain loads and stores: losing a count to another thread costs nothing.
         let calls = self.calls.load(Ordering::Relaxed);
@@ -132,6 +141,7 @@ impl Progress {
         if self.satisfied.load(Ordering::Relaxed) {
             self.satisfied.store(false, Ordering::Relaxed);
         }
+        now_ns.saturating_sub(last) < SPINNING_NS
     }
 
     /// An application posts a request: it is about, and will poll.
@@ -234,6 +244,15 @@ impl Progress {
         self.away.load(Ordering::SeqCst)
     }
 
+    /// A thread that spins found the progress thread away, and so could leave nothing to it. The packets
+    /// that it takes itself wake the thread for nothing, one after the other, and it hears of none.
+    #[cold]
+    pub(crate) fn call(&self) {
+        if !self.called.swap(true, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
     /// An application posted a moment ago, and spins rather than sleep: it may answer what it gets.
     fn may_answer(&self) -> bool {
         let last = self.last_post_ns.load(Ordering::Relaxed);
@@ -267,6 +286,7 @@ pub(crate) fn start(runtime: &Arc<Runtime>) -> std::io::Result<()> {
         .stack_size(256 * 1024)
         .spawn(move || {
             sys::exact_timers();
+            sys::short_slices();
             Thread::new(&runtime).run();
         })?;
     Ok(())
@@ -284,7 +304,7 @@ struct Thread<'a> {
     /// Wake-ups in a row, while standing by in spite of polls, for packets that a poll took.
     needless: u32,
     /// That the program answers in a moment what it gets.
-    answers: Bet,
+    answers: Bet<ANSWERS_OFF_MIN, ANSWERS_OFF_MAX>,
     /// Rises by [`MISS`] with each slice that packets waited through, falls by one with each that
     /// was polled in.
     misses: u32,
@@ -360,7 +380,7 @@ impl<'a> Thread<'a> {
             self.misses = self.misses.saturating_sub(1);
             if self.progress.satisfied.load(Ordering::Relaxed) {
                 // It may do something else now, and it has left us something.
-                self.finish(&mut lock(&self.runtime.core));
+                self.finish();
             }
             return true;
         }
@@ -404,25 +424,31 @@ impl<'a> Thread<'a> {
         }
         let woken = self.sleep(true, in_spite.then_some(SLICE_MIN_NS));
         self.progress.away.store(false, Ordering::SeqCst);
+        let called = self.progress.called.swap(false, Ordering::SeqCst);
         self.serve(woken);
-        if !woken.frames {
-            self.finish(&mut lock(&self.runtime.core));
-            return false;
-        }
         let now = sys::monotonic_ns();
-        if self.progress.polls() && now >= self.stand_by_until_ns {
+        if !woken.frames {
+            self.finish();
+            // While it takes its packets itself, each of them wakes us for nothing, unseen by us.
+            if in_spite && self.progress.polls() {
+                self.was_needless();
+            }
+        }
+        let wanted = woken.frames || called || in_spite;
+        if wanted && self.progress.polls() && now >= self.stand_by_until_ns {
+            self.needless = 0;
             self.idle_slices = 0;
             self.polled_since_ns = now;
             return true;
+        }
+        if !woken.frames {
+            return false;
         }
         if self.progress.is_spinning() {
             // It will find them itself; look again in a moment, in case it does not.
             self.sleep(false, Some(GRACE_NS));
             if self.progress.is_spinning() {
-                self.needless += 1;
-                if self.needless >= NEEDLESS_MAX {
-                    self.stand_by_until_ns = 0;
-                }
+                self.was_needless();
                 return false;
             }
         }
@@ -431,15 +457,29 @@ impl<'a> Thread<'a> {
         false
     }
 
+    fn was_needless(&mut self) {
+        self.needless += 1;
+        if self.needless >= NEEDLESS_MAX {
+            self.stand_by_until_ns = 0;
+        }
+    }
+
     /// From here on nothing is left for us, and what was is done.
     fn go_away(&self) {
         let mut core = lock(&self.runtime.core);
+        self.progress.called.store(false, Ordering::SeqCst);
         self.progress.away.store(true, Ordering::SeqCst);
-        self.finish(&mut core);
+        self.send_left(&mut core);
     }
 
-    /// Sends what was left to a call that did not come.
-    fn finish(&self, core: &mut Core) {
+    /// Sends what was left to a call that did not come. Whoever holds the lock has come.
+    fn finish(&self) {
+        if let Some(mut core) = try_lock(&self.runtime.core) {
+            self.send_left(&mut core);
+        }
+    }
+
+    fn send_left(&self, core: &mut Core) {
         core.later.found(sys::monotonic_ns());
         if core.has_more() {
             self.runtime.kick(core);
@@ -476,42 +516,50 @@ impl<'a> Thread<'a> {
     /// Runs the engine until the sockets are dry. Returns packets received.
     fn turn_until_dry(&mut self) -> usize {
         let mut received = 0;
-        let mut waited = false;
+        let mut late = false;
         loop {
-            let wait = !waited && self.progress.may_answer() && self.answers.is_on();
+            let progress = self.progress;
+            let bets = !late && progress.may_answer();
+            let answers = &mut self.answers;
+            let mut waits = false;
             let mut core = lock(&self.runtime.core);
             let at = now();
             core.later.found(at.0);
-            let turn = core.turn(&self.runtime.shared, at, |_, _| wait);
+            let turn = core.turn(&self.runtime.shared, at, |_, pending| {
+                waits = pending && bets && !progress.is_spinning() && answers.is_on();
+                waits
+            });
             let more = core.has_more();
-            let spins = self.progress.is_spinning();
-            let answers = wait && more && turn.received != 0 && !spins;
-            if !answers {
-                self.progress.rearm(&core);
+            let spins = progress.is_spinning();
+            if !waits {
+                progress.rearm(&core);
             }
             drop(core);
             received += turn.received;
             if turn.received != 0 {
-                self.progress.rouse();
+                progress.rouse();
             }
-            if answers {
-                waited = true;
-                self.let_answer();
+            if waits {
+                late = !self.let_answer();
             } else if turn.received == 0 && !more || spins {
                 return received;
+            } else {
+                late = false;
             }
         }
     }
 
     /// A program that spins on memory answers at once what it finds there, and our ACK can ride
-    /// along; its peer, which polls for the ACK, then gets both in one poll.
-    fn let_answer(&mut self) {
+    /// along; its peer, which polls for the ACK, then gets both in one poll. Returns whether it did.
+    fn let_answer(&mut self) -> bool {
         self.sleep(false, Some(ANSWER_NS));
-        if lock(&self.runtime.core).has_more() {
-            self.answers.lost();
-        } else {
+        let answered = !lock(&self.runtime.core).has_more();
+        if answered {
             self.answers.won();
+        } else {
+            self.answers.lost();
         }
+        answered
     }
 
     fn sleep(&self, frames: bool, timeout_ns: Option<u64>) -> Woken {

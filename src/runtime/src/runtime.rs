@@ -480,7 +480,7 @@ impl Runtime {
         let core = try_lock(&self.core);
         // Read behind the lock: the engine's time never goes back.
         let now = sys::monotonic_ns();
-        progress.polled_in_vain(now);
+        let spins = progress.polled_in_vain(now);
         let Some(mut core) = core else {
             // Who holds it does our work, unless it was descheduled.
             if self.yields && progress.give_way(now) {
@@ -492,12 +492,19 @@ impl Runtime {
         // What the program waits for comes before what its peer waits for: it will most likely
         // send something in a moment, and our ACK can ride along. If it does not, the progress
         // thread will. A program that waits for events may fall asleep.
+        let mut away = false;
         let turn = core.turn(&self.shared, Instant(now), |later, pending| {
-            let may_leave = || !cq.is_evented() && !progress.is_away();
-            cq.has_entries() && (!pending || may_leave() && later.leave(now))
+            if !cq.has_entries() || !pending {
+                return cq.has_entries();
+            }
+            away = progress.is_away();
+            !away && !cq.is_evented() && later.leave(now)
         });
         progress.rearm(&core);
         drop(core);
+        if away && spins && !cq.is_evented() {
+            progress.call();
+        }
         if turn.received != 0 {
             progress.rouse();
         } else if self.yields && turn.is_idle() && progress.give_way(now) {
