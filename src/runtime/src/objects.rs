@@ -21,8 +21,9 @@ use crate::cq::{CQS_MAX, CompChannel, Completion, Cq, CqNotice, CqOptions};
 use crate::runtime::{Runtime, no_descriptor};
 use crate::sync::lock;
 
-/// Posts below this many bytes may wait for a batch; a packet's worth pays for its system call.
-const SMALL_POST_BYTES: u64 = 2048;
+/// Posts up to this many bytes may wait for a batch: one by one they would pay more for their system
+/// calls than for their bytes.
+const SMALL_POST_BYTES: u64 = 8192;
 
 /// Shared receive queues of a process.
 pub const SRQS_MAX: u32 = 1 << 16;
@@ -522,7 +523,7 @@ impl Runtime {
     /// who sends in the end: the program's next call, or the progress thread.
     fn send_soon(&self, core: &mut Core, bytes: u64) {
         core.later.called();
-        let waits = bytes < SMALL_POST_BYTES && !self.progress.is_away() && core.may_wait(now().0);
+        let waits = bytes <= SMALL_POST_BYTES && !self.progress.is_away() && core.may_wait(now().0);
         if !waits {
             self.kick(core);
         }
