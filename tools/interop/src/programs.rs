@@ -312,6 +312,9 @@ impl Play {
     }
 }
 
+/// Between "the server listens" and the client's start.
+const SETTLE: Duration = Duration::from_millis(500);
+
 /// A wire on which nothing is seen for so long has stalled.
 const QUIET: Duration = Duration::from_secs(5);
 
@@ -335,6 +338,8 @@ fn wait_ready(place: &Place, server: &mut Running, ready: &str) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         if place.run(ready, 20)?.code == 0 {
+            // Linux shows a listener before its devices listen: who connects at once is refused.
+            std::thread::sleep(SETTLE);
             return Ok(());
         }
         if server.over() {
