@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rocebud_wire::frame::{Frame, Net, Outer, ethertype};
 use rocebud_wire::icrc::{self, Id};
@@ -16,6 +16,15 @@ const KERNEL_OPCODES: &str = "RC_SEND_FIRST 66, RC_SEND_MIDDLE 155, RC_SEND_LAST
     RC_READ_RESPONSE_MIDDLE 43, RC_READ_RESPONSE_LAST 8, RC_READ_RESPONSE_ONLY 15, \
     RC_ACKNOWLEDGE 162, RC_ATOMIC_ACKNOWLEDGE 3, RC_CMP_SWAP 2, RC_FETCH_ADD 1, \
     UC_SEND_FIRST 10, UC_SEND_MIDDLE 20, UC_SEND_LAST 10, UD_SEND_ONLY 34, UD_SEND_ONLY_IMM 11";
+
+/// Which opcodes the kernel sends to rocebud in the captures.
+const KERNEL_OPCODES_TO_US: &str = "RC_SEND_FIRST, RC_SEND_MIDDLE, RC_SEND_LAST, \
+    RC_SEND_LAST_IMM, RC_SEND_ONLY, RC_WRITE_FIRST, RC_WRITE_MIDDLE, RC_WRITE_LAST, \
+    RC_WRITE_LAST_IMM, RC_WRITE_ONLY, RC_READ_REQUEST, RC_READ_RESPONSE_FIRST, \
+    RC_READ_RESPONSE_MIDDLE, RC_READ_RESPONSE_LAST, RC_READ_RESPONSE_ONLY, RC_ACKNOWLEDGE, \
+    RC_ATOMIC_ACKNOWLEDGE, RC_CMP_SWAP, RC_FETCH_ADD, UC_SEND_FIRST, UC_SEND_MIDDLE, \
+    UC_SEND_LAST_IMM, UC_WRITE_FIRST, UC_WRITE_MIDDLE, UC_WRITE_LAST, UD_SEND_ONLY, \
+    UD_SEND_ONLY_IMM";
 
 /// Takes a frame apart, checks all of it, and puts it together again from typed headers alone.
 fn round_trip(what: &str, bytes: &[u8], ethernet: bool) -> Opcode {
@@ -143,6 +152,31 @@ fn frames_of_the_kernel_come_out_as_they_went_in() {
     assert_eq!(frames, 783);
     let counts: Vec<String> = opcodes.iter().map(|(o, n)| format!("{o} {n}")).collect();
     assert_eq!(counts.join(", "), KERNEL_OPCODES);
+}
+
+#[test]
+fn frames_between_the_kernel_and_rocebud_come_out_as_they_went_in() {
+    let mut opcodes = BTreeSet::new();
+    let mut frames = 0;
+    let mut names = Vec::new();
+    for capture in common::interop_captures() {
+        assert!(!capture.frames.is_empty(), "{}", capture.name);
+        for (n, bytes) in capture.frames.iter().enumerate() {
+            let what = format!("{} frame {}", capture.name, n + 1);
+            let opcode = round_trip(&what, bytes, true);
+            // 10.98.0.2 or fd98:0:0:1::2 is the kernel's.
+            if Frame::parse(bytes).expect("as before").outer.net.sgid().0[15] == 2 {
+                opcodes.insert(opcode);
+            }
+            frames += 1;
+        }
+        names.push(capture.name);
+    }
+    names.sort();
+    assert_eq!(names, common::interop_list(), "captures.tsv names each");
+    assert!(frames > 700, "{frames}");
+    let opcodes: Vec<String> = opcodes.iter().map(ToString::to_string).collect();
+    assert_eq!(opcodes.join(", "), KERNEL_OPCODES_TO_US);
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub mod cell;
 pub mod check;
 pub mod cleanup;
 pub mod error;
+pub mod golden;
 pub mod inside;
 pub mod known;
 pub mod matrix;

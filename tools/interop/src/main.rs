@@ -2,11 +2,12 @@
 
 #![deny(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use rocebud_interop::error::{Doing, Error, Result, fail};
+use rocebud_interop::golden::Shelf;
 use rocebud_interop::peer::{self, Options, Peer, agent::Address, image};
 use rocebud_interop::run::{self, Order};
 use rocebud_interop::target::Target;
@@ -61,6 +62,9 @@ struct TestArgs {
     /// ... and of those that are
     #[arg(long, requires = "captures")]
     capture_all: bool,
+    /// Keep the RoCE frames of each cell of the matrix that is right, and in captures.tsv how each was made
+    #[arg(long, value_name = "DIRECTORY")]
+    golden: Option<PathBuf>,
     /// Ours and the device's, for verbs:DEVICE; four for IPv4 and IPv6
     #[arg(long, value_delimiter = ',', value_name = "OURS,THEIRS")]
     addresses: Vec<String>,
@@ -139,7 +143,7 @@ fn main() -> ExitCode {
 }
 
 fn test(args: TestArgs) -> Result<u8> {
-    let Some(target) = args.target else {
+    let Some(target) = args.target.clone() else {
         return fail("--target is missing");
     };
     netns::sweep();
@@ -148,8 +152,13 @@ fn test(args: TestArgs) -> Result<u8> {
         Some(path) => std::fs::read_to_string(path).doing(|| path.display().to_string())?,
         None => matrix::BUILT_IN.to_owned(),
     };
+    let golden = args.golden.clone().map(|directory| Shelf {
+        command: command(&args, &target, &directory),
+        directory,
+    });
     let report = run::run(&Order {
         target,
+        golden,
         matrix,
         short: args.short,
         only: args.only.split_whitespace().map(str::to_owned).collect(),
@@ -171,6 +180,15 @@ fn test(args: TestArgs) -> Result<u8> {
         }
     }
     Ok(u8::from(report.sums().failed > 0))
+}
+
+/// What makes the same golden captures again, up to the choice of a cell.
+fn command(args: &TestArgs, target: &Target, directory: &Path) -> String {
+    let mut text = format!("rocebud interop --target {}", target.name());
+    if let Some(matrix) = &args.matrix {
+        text.push_str(&format!(" --matrix {}", matrix.display()));
+    }
+    text + &format!(" --golden {}", directory.display())
 }
 
 /// Becomes the agent, on rocebud's devices if there is a build of it, else on the machine's own.

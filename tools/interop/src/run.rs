@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::cell::{self, Ran, Verdict};
 use crate::error::{Doing, Result, fail};
+use crate::golden::Shelf;
 use crate::inside;
 use crate::known::{self, Known};
 use crate::matrix::{Cell, Matrix};
@@ -37,6 +38,8 @@ pub struct Order {
     pub captures: Option<PathBuf>,
     /// Captures of all cells.
     pub capture_all: bool,
+    /// Golden captures of the cells that are right.
+    pub golden: Option<Shelf>,
 }
 
 /// Runs it. Progress goes to standard error.
@@ -49,8 +52,10 @@ pub fn run(order: &Order) -> Result<Report> {
         return inside::run(order);
     }
     let cells: Vec<Cell> = chosen(order)?;
-    let plays = chosen_plays(order)?;
-    let probes = chosen_probes(order);
+    let (plays, probes) = match order.golden {
+        Some(_) => (Vec::new(), Vec::new()),
+        None => (chosen_plays(order)?, chosen_probes(order)),
+    };
     let total = cells.len() + probes.len() + plays.len();
     if total == 0 {
         return fail("no cell has these words in its name");
@@ -68,6 +73,9 @@ pub fn run(order: &Order) -> Result<Report> {
         let (mut one, frames) = cell::run(&bench, &mut pair, cell, &target);
         explain(&mut one, &known);
         keep(order, &one, ran.len(), &frames)?;
+        if let (Some(shelf), Verdict::Ok) = (&order.golden, &one.verdict) {
+            shelf.put(&mut bench, &one, &frames)?;
+        }
         progress.one(&one);
         ran.push(one);
     }

@@ -45,10 +45,19 @@ pub(crate) struct Capture {
     pub(crate) frames: Vec<Vec<u8>>,
 }
 
-/// All captures, by name.
+/// All captures between two kernels, by name.
 pub(crate) fn captures() -> Vec<Capture> {
-    let mut paths: Vec<PathBuf> = fs::read_dir(dir())
-        .expect("tests/golden")
+    captures_in(&dir())
+}
+
+/// All captures between a kernel and rocebud, by name.
+pub(crate) fn interop_captures() -> Vec<Capture> {
+    captures_in(&dir().join("interop"))
+}
+
+fn captures_in(dir: &Path) -> Vec<Capture> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(dir)
+        .expect("a directory of captures")
         .map(|e| e.expect("entry").path())
         .filter(|p| p.extension().is_some_and(|x| x == "pcap"))
         .collect();
@@ -65,6 +74,13 @@ pub(crate) fn captures() -> Vec<Capture> {
 /// Frames of one capture.
 pub(crate) fn capture(name: &str) -> Vec<Vec<u8>> {
     read_pcap(&fs::read(dir().join(format!("{name}.pcap"))).expect("pcap"))
+}
+
+/// Names of the captures in the list of those between a kernel and rocebud.
+pub(crate) fn interop_list() -> Vec<String> {
+    let text = fs::read_to_string(dir().join("interop/captures.tsv")).expect("captures.tsv");
+    let name = |line: &str| line.split('\t').next().expect("a column").to_owned();
+    text.lines().skip(1).map(name).collect()
 }
 
 fn dir() -> PathBuf {
