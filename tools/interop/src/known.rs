@@ -33,7 +33,15 @@ struct List {
 /// # Errors
 /// The list is not well-formed.
 pub fn of(target: &str) -> Result<Vec<Known>> {
-    let list: List = toml::from_str(BUILT_IN).doing(|| "the known disagreements".into())?;
+    parse(BUILT_IN, target)
+}
+
+/// Those of one target in a list.
+///
+/// # Errors
+/// The list is not well-formed.
+pub fn parse(text: &str, target: &str) -> Result<Vec<Known>> {
+    let list: List = toml::from_str(text).doing(|| "the known disagreements".into())?;
     Ok(list
         .known
         .into_iter()

@@ -16,6 +16,7 @@ pub mod cache;
 pub mod cell;
 pub mod check;
 pub mod cleanup;
+pub mod differ;
 pub mod error;
 pub mod golden;
 pub mod inside;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use rocebud_interop::differ;
 use rocebud_interop::error::{Doing, Error, Result, fail};
 use rocebud_interop::golden::Shelf;
 use rocebud_interop::peer::{self, Options, Peer, agent::Address, image};
@@ -62,9 +63,12 @@ struct TestArgs {
     /// ... and of those that are
     #[arg(long, requires = "captures")]
     capture_all: bool,
-    /// Keep the RoCE frames of each cell of the matrix that is right, and in captures.tsv how each was made
+    /// Play the small matrix, keep the RoCE frames of each cell that is right, and in captures.tsv how it was made
     #[arg(long, value_name = "DIRECTORY")]
     golden: Option<PathBuf>,
+    /// Play the small matrix against rocebud too; show which packets differ, and why those that may
+    #[arg(long)]
+    differential: bool,
     /// Ours and the device's, for verbs:DEVICE; four for IPv4 and IPv6
     #[arg(long, value_delimiter = ',', value_name = "OURS,THEIRS")]
     addresses: Vec<String>,
@@ -150,13 +154,14 @@ fn test(args: TestArgs) -> Result<u8> {
     cleanup::on_signals()?;
     let matrix = match &args.matrix {
         Some(path) => std::fs::read_to_string(path).doing(|| path.display().to_string())?,
+        None if args.differential || args.golden.is_some() => matrix::GOLDEN.to_owned(),
         None => matrix::BUILT_IN.to_owned(),
     };
     let golden = args.golden.clone().map(|directory| Shelf {
         command: command(&args, &target, &directory),
         directory,
     });
-    let report = run::run(&Order {
+    let order = Order {
         target,
         golden,
         matrix,
@@ -172,7 +177,13 @@ fn test(args: TestArgs) -> Result<u8> {
         addresses: args.addresses,
         captures: args.captures,
         capture_all: args.capture_all,
-    })?;
+    };
+    if args.differential {
+        let differences = differ::run(&order)?;
+        print!("{}", differences.report(order.target.name()));
+        return Ok(u8::from(differences.news() > 0));
+    }
+    let report = run::run(&order)?;
     print!("{}", report.text());
     for (path, text) in [(args.json, report.json()), (args.html, report.html())] {
         if let Some(path) = path {

@@ -8,6 +8,9 @@ use crate::wire::{End, Fault, Rule};
 /// The matrix that comes with this program.
 pub const BUILT_IN: &str = include_str!("../matrix/cells.toml");
 
+/// The small one, for golden captures and for comparing packets.
+pub const GOLDEN: &str = include_str!("../matrix/golden.toml");
+
 /// A file of groups.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -105,7 +105,7 @@ pub fn run(order: &Order) -> Result<Report> {
     })
 }
 
-fn chosen(order: &Order) -> Result<Vec<Cell>> {
+pub(crate) fn chosen(order: &Order) -> Result<Vec<Cell>> {
     let target = order.target.name();
     let wanted = |cell: &Cell| {
         let name = format!("{} {}", cell.group, cell.name(target));
