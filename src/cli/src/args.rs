@@ -20,11 +20,12 @@ const EXAMPLES: &str = "Examples:
   rocebud interop --target rxe           test against Linux's own soft-RoCE, in a guest (root)
 
 Environment:
-  ROCEBUD_SOCKET  control socket of the daemon to use: a path, or @NAME for an abstract one
-  ROCEBUD_DAEMON  program that is started as daemon when none runs
-  ROCEBUD_REAL    off: leave out the devices of real RNICs
+  ROCEBUD_SOCKET      control socket of the daemon to use: a path, or @NAME for an abstract one
+  ROCEBUD_DAEMON      program that is started as daemon when none runs
   ROCEBUD_DAEMON_LOG  file to which such a daemon adds its lines (else they are lost)
-  ROCEBUD_LOG     off, error, warn, info or debug";
+  ROCEBUD_RCVBUF      bytes of a receive buffer, read by a daemon when it starts
+  ROCEBUD_REAL        off: leave out the devices of real RNICs
+  ROCEBUD_LOG         off, error, warn, info or debug";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -29,7 +29,8 @@ pub(crate) fn run(args: DaemonArgs) -> Result<(), Failure> {
 /// A daemon that a program has started has nobody who reads its standard error. Where the file
 /// cannot be had it runs without.
 fn log_to(path: &Path) {
-    let flags = rustix::fs::OFlags::NOFOLLOW.bits();
+    // A FIFO that nobody reads must not stop the start.
+    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
     let file = std::fs::OpenOptions::new()
         .create(true)
         .append(true)

@@ -79,7 +79,7 @@ struct TestArgs {
     #[arg(long, default_value_t = 4200)]
     mtu: u32,
     /// kvm or tcg [default: kvm where it works]
-    #[arg(long)]
+    #[arg(long, value_parser = ["kvm", "tcg"])]
     accel: Option<String>,
     /// Seconds until the guest must be ready
     #[arg(long, default_value_t = 180)]
@@ -94,7 +94,7 @@ enum Command {
         #[arg(long, default_value_t = 4200)]
         mtu: u32,
         /// kvm or tcg [default: kvm where it works]
-        #[arg(long)]
+        #[arg(long, value_parser = ["kvm", "tcg"])]
         accel: Option<String>,
         /// Seconds until it must be ready
         #[arg(long, default_value_t = 180)]
