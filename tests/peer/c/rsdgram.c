@@ -16,6 +16,7 @@
 #include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
+#include "checks.h"
 
 /* of a library newer than the distribution's */
 static int (*repoll_create)(int flags);
@@ -24,17 +25,6 @@ static int (*repoll_wait)(int epfd, struct epoll_event *events, int maxevents, i
 
 static struct sockaddr_storage base, other;
 static socklen_t len;
-static int failures;
-static const char *current = "";
-
-#define CHECK(holds)                                                                                   \
-	do {                                                                                           \
-		if (!(holds)) {                                                                        \
-			failures++;                                                                    \
-			printf("FAIL %s line %d: %s (errno %d, %s)\n", current, __LINE__, #holds, errno, strerror(errno)); \
-		}                                                                                      \
-	} while (0)
-#define IS(call, error) CHECK((errno = 0, (call)) < 0 && errno == (error))
 
 #define V6 (base.ss_family == AF_INET6)
 #define MOST ((int)(V6 ? 2024 : 2040))

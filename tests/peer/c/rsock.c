@@ -19,20 +19,11 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "checks.h"
 
 static struct sockaddr_storage base;
 static socklen_t base_len;
-static int failures, port = 7300;
-static const char *current = "";
-
-#define CHECK(holds)                                                                                   \
-	do {                                                                                           \
-		if (!(holds)) {                                                                        \
-			failures++;                                                                    \
-			printf("FAIL %s line %d: %s (errno %d, %s)\n", current, __LINE__, #holds, errno, strerror(errno)); \
-		}                                                                                      \
-	} while (0)
-#define IS(call, error) CHECK((errno = 0, (call)) < 0 && errno == (error))
+static int port = 7300;
 
 static double now(void)
 {
