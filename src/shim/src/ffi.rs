@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::map::{PATH_MAX, is_redirected, join};
 
+mod masks;
 mod signals;
 
 /// Longest root that is followed; leaves room for the longest path in the tree.
@@ -32,6 +33,7 @@ static INIT: extern "C" fn() = init;
 
 extern "C" fn init() {
     signals::prepare();
+    masks::prepare();
     // SAFETY: the name ends with NUL; no other thread runs yet.
     let value = unsafe { libc::getenv(c"ROCEBUD_SYSFS".as_ptr()) };
     if value.is_null() {

@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <sys/wait.h>
 
 #define PAGE 4096u
@@ -270,14 +271,191 @@ static void blocked(struct device *d)
 {
 	sigset_t all, old;
 	sigfillset(&all);
-	/* What was known of the mask a moment ago is wrong now. */
-	every_role(d);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	every_role(d);
 	sigset_t now;
 	pthread_sigmask(SIG_SETMASK, &old, &now);
 	if (sigismember(&now, SIGSEGV) != 1 || sigismember(&now, SIGTERM) != 1)
 		FAIL("the thread's mask has changed");
+}
+
+/* ---- the mask changes, and memory goes in the same moment ---- */
+
+static struct pair *in_use;
+static sigset_t every, before;
+
+/* With the signals let in: what the library knows of the mask is as new as can be. */
+static void used(void) { good_transfer(in_use, "before the signals are blocked"); }
+
+static void by_pthread_sigmask(void)
+{
+	used();
+	pthread_sigmask(SIG_BLOCK, &every, NULL);
+}
+
+static void by_sigprocmask(void)
+{
+	used();
+	sigprocmask(SIG_BLOCK, &every, NULL);
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+static void by_sighold(void)
+{
+	used();
+	sighold(SIGSEGV);
+	sighold(SIGBUS);
+}
+
+static void by_sigset(void)
+{
+	used();
+	sigset(SIGSEGV, SIG_HOLD);
+	sigset(SIGBUS, SIG_HOLD);
+}
+
+static void by_sigblock(void)
+{
+	used();
+	sigblock(1 << (SIGSEGV - 1) | 1 << (SIGBUS - 1));
+}
+
+static void by_sigsetmask(void)
+{
+	used();
+	sigsetmask(1 << (SIGSEGV - 1) | 1 << (SIGBUS - 1));
+}
+
+#pragma GCC diagnostic pop
+
+/* Out of a handler, whose mask stays. */
+extern void __longjmp_chk(jmp_buf, int) __attribute__((noreturn)); /* longjmp, where sources are fortified */
+static jmp_buf out;
+static sigjmp_buf sigout;
+static void jumps(int sig) { longjmp(out, sig); }
+static void jumps_plainly(int sig) { _longjmp(out, sig); }
+static void jumps_checked(int sig) { __longjmp_chk(out, sig); }
+static void jumps_without_mask(int sig) { siglongjmp(sigout, sig); }
+
+static void interrupted_by(void (*handler)(int))
+{
+	struct sigaction a = { .sa_handler = handler, .sa_mask = every };
+	if (sigaction(SIGUSR1, &a, NULL))
+		DIE("sigaction");
+	used();
+	raise(SIGUSR1);
+	DIE("the handler came back");
+}
+
+static void by_longjmp(void)
+{
+	if (!setjmp(out))
+		interrupted_by(jumps);
+}
+
+static void by_longjmp_plain(void)
+{
+	if (!_setjmp(out))
+		interrupted_by(jumps_plainly);
+}
+
+static void by_longjmp_chk(void)
+{
+	if (!setjmp(out))
+		interrupted_by(jumps_checked);
+}
+
+static void by_siglongjmp_out(void)
+{
+	if (!sigsetjmp(sigout, 0))
+		interrupted_by(jumps_without_mask);
+}
+
+/* Back to where the signals were blocked. */
+static void by_siglongjmp(void)
+{
+	pthread_sigmask(SIG_SETMASK, &every, NULL);
+	if (!sigsetjmp(sigout, 1)) {
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+		used();
+		siglongjmp(sigout, 1);
+	}
+}
+
+static ucontext_t here, there;
+
+static void by_setcontext(void)
+{
+	static volatile int back_again;
+	back_again = 0;
+	pthread_sigmask(SIG_SETMASK, &every, NULL);
+	getcontext(&here);
+	if (!back_again) {
+		back_again = 1;
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+		used();
+		setcontext(&here);
+	}
+}
+
+static void other_end(void)
+{
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	used();
+	swapcontext(&there, &here);
+}
+
+static void by_swapcontext(void)
+{
+	static uint8_t stack[256 * 1024];
+	getcontext(&there);
+	there.uc_stack.ss_sp = stack;
+	there.uc_stack.ss_size = sizeof stack;
+	there.uc_link = NULL;
+	makecontext(&there, other_end, 0);
+	pthread_sigmask(SIG_SETMASK, &every, NULL);
+	swapcontext(&here, &there);
+}
+
+static const struct { const char *name; void (*block)(void); } BY[] = {
+	{ "pthread_sigmask", by_pthread_sigmask }, { "sigprocmask", by_sigprocmask },
+	{ "sighold", by_sighold }, { "sigset", by_sigset },
+	{ "sigblock", by_sigblock }, { "sigsetmask", by_sigsetmask },
+	{ "longjmp", by_longjmp }, { "_longjmp", by_longjmp_plain },
+	{ "__longjmp_chk", by_longjmp_chk }, { "siglongjmp out of a handler", by_siglongjmp_out },
+	{ "siglongjmp", by_siglongjmp }, { "setcontext", by_setcontext }, { "swapcontext", by_swapcontext },
+};
+
+/* What was known of the mask a moment ago is wrong now: whoever still believes it dies of the fault. */
+static void blocked_a_moment_ago(struct device *d)
+{
+	struct pair p = pair_new(d, &PAIR_DEFAULTS);
+	in_use = &p;
+	sigfillset(&every);
+	pthread_sigmask(SIG_SETMASK, NULL, &before);
+	for (unsigned way = 0; way < sizeof BY / sizeof *BY; way++) {
+		fprintf(stderr, "vanish: blocked by %s\n", BY[way].name);
+		for (int round = 0; round < 20; round++) {
+			struct memory m = memory_new(d, CLOSED);
+			struct ibv_sge mine = whole(&m);
+			struct ibv_send_wr wr = request(&p, IBV_WR_SEND, &mine, 1, 0);
+			memory_goes(&m, CLOSED);
+			BY[way].block();
+			if (post(&p, &wr))
+				FAIL("%s: ibv_post_send", BY[way].name);
+			expect_wc(&p, 0, IBV_WC_LOC_PROT_ERR, BY[way].name);
+			sigset_t now;
+			pthread_sigmask(SIG_SETMASK, &before, &now);
+			if (sigismember(&now, SIGSEGV) != 1 || sigismember(&now, SIGBUS) != 1)
+				FAIL("%s: does not block", BY[way].name);
+			memory_free(&m);
+			pair_revive(&p, &PAIR_DEFAULTS);
+		}
+	}
+	signal(SIGUSR1, SIG_DFL);
+	pair_free(&p);
 }
 
 static void own_handler(struct device *d)
@@ -378,6 +556,7 @@ static void a_handler_that_gives_up(struct device *d)
 static const struct test_case CASES[] = {
 	{ "default", plain },
 	{ "blocked", blocked },
+	{ "blocked_a_moment_ago", blocked_a_moment_ago },
 	{ "own_handler", own_handler },
 	{ "own_handler_by_signal", own_handler_by_signal },
 	{ "saved_and_restored", saved_and_restored },

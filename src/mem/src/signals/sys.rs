@@ -96,7 +96,8 @@ pub(crate) fn installed() -> bool {
 }
 
 /// Whether this thread blocks one of the two signals. Where the shim counts changes of masks, the
-/// kernel is asked only after one, and once in a few milliseconds: for changes by bare system calls.
+/// kernel is asked only after one, and once in a few milliseconds: for the few that it cannot see,
+/// which src/shim/src/ffi/masks.rs names.
 pub(crate) fn blocked_here() -> bool {
     let changes = MASK_CHANGES.load(Ordering::Acquire);
     if changes.is_null() {

@@ -5,21 +5,17 @@
 //! So these functions hand such calls to the library, which keeps its handlers in front and the
 //! program's behind. All other signals, and programs that use no verbs, see the C library alone.
 //!
-//! A thread that blocks the two signals is guarded in another way, so the library must know its mask.
-//! To ask the kernel before every few copies shows in a message's latency; here changes are counted.
-//!
 //! Proof: the `vanishing_memory` cases of tests/peer, with handlers installed by each function.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::{Next, errno};
 
 type Action = libc::sigaction;
 type Sigaction = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
-type Sigmask = unsafe extern "C" fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
 type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
 
 /// The library's function that stands in for `sigaction`; null until it asked.
@@ -28,16 +24,10 @@ static WATCHER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static SIGACTION: Next = Next::new(c"sigaction");
 static SIGNAL: Next = Next::new(c"signal");
 static SYSV_SIGNAL: Next = Next::new(c"__sysv_signal");
-static PTHREAD_SIGMASK: Next = Next::new(c"pthread_sigmask");
-static SIGPROCMASK: Next = Next::new(c"sigprocmask");
-
-/// Changes of signal masks, of any thread.
-static MASK_CHANGES: AtomicU32 = AtomicU32::new(0);
 
 /// Looks the C library's functions up while that is allowed: they may be called from handlers.
 pub(super) fn prepare() {
-    let masks = [&PTHREAD_SIGMASK, &SIGPROCMASK];
-    for next in [&SIGACTION, &SIGNAL, &SYSV_SIGNAL].into_iter().chain(masks) {
+    for next in [&SIGACTION, &SIGNAL, &SYSV_SIGNAL] {
         let _ = next.get();
     }
 }
@@ -52,59 +42,6 @@ extern "C" fn rocebud_shim_watch_signals(watcher: Option<Sigaction>) -> *mut c_v
         let _ = WATCHER.compare_exchange(null, watcher, Ordering::AcqRel, Ordering::Relaxed);
     }
     SIGACTION.get().unwrap_or(ptr::null_mut())
-}
-
-/// For the library: the count of changes of signal masks by calls of the C library. A thread whose
-/// mask is changed by itself sees the count changed.
-#[unsafe(no_mangle)]
-extern "C" fn rocebud_shim_mask_changes() -> *const AtomicU32 {
-    &raw const MASK_CHANGES
-}
-
-/// `pthread_sigmask`
-///
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_sigmask(
-    how: c_int,
-    new: *const libc::sigset_t,
-    old: *mut libc::sigset_t,
-) -> c_int {
-    // SAFETY: the caller's pointers, as it gave them.
-    unsafe { sigmask(&PTHREAD_SIGMASK, how, new, old) }.unwrap_or(libc::ENOSYS)
-}
-
-/// `sigprocmask`
-///
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sigprocmask(
-    how: c_int,
-    new: *const libc::sigset_t,
-    old: *mut libc::sigset_t,
-) -> c_int {
-    // SAFETY: the caller's pointers, as it gave them.
-    unsafe { sigmask(&SIGPROCMASK, how, new, old) }.unwrap_or_else(missing)
-}
-
-/// # Safety
-/// As for the C library's function of the two names.
-unsafe fn sigmask(
-    next: &Next,
-    how: c_int,
-    new: *const libc::sigset_t,
-    old: *mut libc::sigset_t,
-) -> Option<c_int> {
-    let next = next.get()?;
-    if !new.is_null() {
-        MASK_CHANGES.fetch_add(1, Ordering::Relaxed);
-    }
-    // SAFETY: the C library's functions of these names have this type.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Sigmask>(next) };
-    // SAFETY: by contract.
-    Some(unsafe { next(how, new, old) })
 }
 
 fn watcher(signal: c_int) -> Option<Sigaction> {
