@@ -52,8 +52,7 @@ pub(crate) fn daemon() -> &'static SocketName {
         let name = SocketName::Abstract(SOCKET.to_owned());
         let options = rocebud_daemon::Options {
             socket: Some(name.clone()),
-            auto: false,
-            status: None,
+            ..rocebud_daemon::Options::default()
         };
         std::thread::spawn(move || {
             let end = rocebud_daemon::run(options);

@@ -1,14 +1,14 @@
 //! `rocebud devices`.
 
-use rocebud_ctl::{Client, DeviceInfo, GidEntry};
+use rocebud_ctl::{DeviceInfo, GidEntry};
 use serde::Serialize;
 
 use crate::args::DevicesArgs;
 use crate::table::Table;
-use crate::{Failure, print};
+use crate::{Failure, connect_or_start, print};
 
 pub(crate) fn run(args: DevicesArgs) -> Result<(), Failure> {
-    let devices = Client::connect_or_start()?.devices()?;
+    let devices = connect_or_start()?.devices()?;
     if args.json {
         return print(&json(&devices)?);
     }

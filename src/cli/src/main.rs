@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
+use rocebud_ctl::Client;
 
 /// What a command ends with when it does not do what it was asked.
 #[derive(Debug)]
@@ -60,6 +61,15 @@ fn main() -> ExitCode {
             ExitCode::from(failure.status)
         }
     }
+}
+
+/// Connects to the daemon, and says what one that had to be started wants known.
+fn connect_or_start() -> Result<Client, Failure> {
+    let client = Client::connect_or_start()?;
+    for remark in client.remarks() {
+        let _ = writeln!(std::io::stderr(), "rocebud: {remark}");
+    }
+    Ok(client)
 }
 
 /// Prints what a command found. A reader that has seen enough (`| head`) is no error.

@@ -6,17 +6,17 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rocebud_ctl::{Client, DeviceInfo};
+use rocebud_ctl::DeviceInfo;
 
 use crate::args::RunArgs;
-use crate::{Failure, namespace, sysfs};
+use crate::{Failure, connect_or_start, namespace, sysfs};
 
 pub(crate) fn run(args: RunArgs) -> Result<(), Failure> {
     let exe = std::env::current_exe()
         .map_err(|error| Failure::new(format!("finding this program's own path: {error}")))?;
     let lib = library_directory(&exe)?;
     // The daemon starts outside of any namespace that we make.
-    let devices = Client::connect_or_start()?.devices()?;
+    let devices = connect_or_start()?.devices()?;
     let (name, arguments) = args
         .program
         .split_first()

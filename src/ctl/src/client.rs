@@ -26,6 +26,7 @@ pub struct Client {
     pages: OnceLock<Arc<PageSet>>,
     netns: u64,
     daemon_pid: u32,
+    remarks: Vec<String>,
     /// For a child after fork, which must not take the lock.
     request_fd: RawFd,
 }
@@ -96,6 +97,7 @@ impl Client {
                 pages: OnceLock::new(),
                 netns: welcome.netns,
                 daemon_pid: welcome.pid,
+                remarks: Vec::new(),
             }),
             (true, None) => Err(Unreachable::Refused(too_few_fds())),
             // A system's daemon that serves another network namespace is none of ours.
@@ -121,6 +123,17 @@ impl Client {
     #[must_use]
     pub const fn daemon_pid(&self) -> u32 {
         self.daemon_pid
+    }
+
+    /// The daemon was started for this connection and had this to say.
+    pub(crate) fn started_with(self, remarks: Vec<String>) -> Self {
+        Self { remarks, ..self }
+    }
+
+    /// What the user must know of the daemon that was started for this connection, as sentences.
+    #[must_use]
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
     }
 
     /// Descriptors that a forked child has inherited and should close (by number, without

@@ -20,6 +20,7 @@ mod ledger;
 pub mod limits;
 pub mod messages;
 pub mod page;
+pub mod settings;
 mod spawn;
 mod start;
 pub mod status;

@@ -44,9 +44,29 @@ impl SocketName {
     pub fn address(&self) -> Result<SocketAddrUnix, CtlError> {
         let address = match self {
             Self::Path(path) => SocketAddrUnix::new(path.as_path()),
+            // The kernel would choose a name, which nobody could know.
+            Self::Abstract(name) if name.is_empty() => Err(Errno::INVAL),
             Self::Abstract(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()),
         };
-        address.map_err(|error| CtlError::os(&format!("socket name {self}"), error))
+        address.map_err(|error| {
+            CtlError::new(
+                ErrorKind::Os,
+                match error {
+                    Errno::NAMETOOLONG => format!("socket name {self}: at most 107 bytes fit"),
+                    _ => format!("{self} is no socket name: give a path, or @NAME"),
+                },
+            )
+        })
+    }
+
+    /// Says from where a relative path was looked for; each program has a directory of its own.
+    fn seen_from(&self) -> String {
+        match (self, std::env::current_dir()) {
+            (Self::Path(path), Ok(here)) if path.is_relative() => {
+                format!(" (seen from {})", here.display())
+            }
+            _ => String::new(),
+        }
     }
 
     /// The system's.
@@ -111,11 +131,12 @@ impl Client {
         let name = user_socket_name();
         let deadline = Instant::now() + START_WAIT;
         let mut pause = Duration::from_millis(2);
+        let mut remarks = Vec::new();
         loop {
-            start_daemon(deadline)?;
+            remarks.extend(start_daemon(deadline)?);
             // The daemon that we found running may be on its way out; then the next one is ours.
             match Self::connect(&name, Role::Library) {
-                Ok(client) => return Ok(client),
+                Ok(client) => return Ok(client.started_with(remarks)),
                 Err(Unreachable::Absent | Unreachable::Closed) => {}
                 Err(Unreachable::Refused(error) | Unreachable::Silent(error)) => {
                     return Err(error);
@@ -139,14 +160,19 @@ impl Client {
     pub fn connect_running(role: Role) -> Result<Option<Self>, CtlError> {
         if let Some(given) = fds::secure_env(c"ROCEBUD_SOCKET") {
             let name = SocketName::parse(&given);
+            name.address().map_err(|error| CtlError {
+                message: format!("ROCEBUD_SOCKET: {}", error.message),
+                ..error
+            })?;
             return match Self::connect(&name, role) {
                 Ok(client) => Ok(Some(client)),
                 Err(Unreachable::Refused(error) | Unreachable::Silent(error)) => Err(error),
                 Err(Unreachable::Absent | Unreachable::Closed) => Err(CtlError::new(
                     ErrorKind::NoDaemon,
                     format!(
-                        "no rocebud daemon answers at {name}, which ROCEBUD_SOCKET names: start \
-                         `rocebud daemon --socket {name}` or unset ROCEBUD_SOCKET"
+                        "no rocebud daemon answers at {name}{}, which ROCEBUD_SOCKET names: start \
+                         `rocebud daemon --socket {name}` or unset ROCEBUD_SOCKET",
+                        name.seen_from()
                     ),
                 )),
             };
@@ -262,29 +288,27 @@ pub fn control_socket() -> Result<OwnedFd, CtlError> {
         .map_err(|error| CtlError::os("making a unix socket", error))
 }
 
-/// Starts a daemon and waits for its word. `Ok` also when another starter was faster.
-fn start_daemon(deadline: Instant) -> Result<(), CtlError> {
+/// Starts a daemon and waits for its word, which may have remarks with it. `Ok` also when another
+/// starter was faster.
+fn start_daemon(deadline: Instant) -> Result<Vec<String>, CtlError> {
     let program = spawn::find_program()?;
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|error| CtlError::os("making a pipe", error))?;
     spawn::spawn_daemon(&program, &write)
-        .map_err(|error| CtlError::os(&format!("starting {}", program.display()), error))?;
+        .map_err(|error| CtlError::os(&starting(&program), error))?;
     drop(write);
     understand(&read_until(read, deadline), &program)
 }
 
 /// What a started daemon's word means.
-fn understand(word: &[u8], program: &Path) -> Result<(), CtlError> {
+fn understand(word: &[u8], program: &Path) -> Result<Vec<String>, CtlError> {
     match word.split_first() {
-        Some((b'o', _)) => Ok(()),
+        Some((b'o', rest)) => Ok(messages::decode(rest).unwrap_or_default()),
         Some((b'e', rest)) => Err(messages::decode(rest)?),
         Some((b'x', rest)) => {
             let errno = rest.first_chunk().map_or(0, |b| i32::from_le_bytes(*b));
             let error = std::io::Error::from_raw_os_error(errno);
-            Err(CtlError::os(
-                &format!("starting {}", program.display()),
-                error,
-            ))
+            Err(CtlError::os(&starting(program), error))
         }
         _ => Err(CtlError::new(
             ErrorKind::NoDaemon,
@@ -294,6 +318,13 @@ fn understand(word: &[u8], program: &Path) -> Result<(), CtlError> {
                 program.display()
             ),
         )),
+    }
+}
+
+fn starting(program: &Path) -> String {
+    match fds::secure_env(c"ROCEBUD_DAEMON") {
+        Some(_) => format!("starting {}, which ROCEBUD_DAEMON names", program.display()),
+        None => format!("starting {}", program.display()),
     }
 }
 
@@ -313,11 +344,15 @@ fn read_until(pipe: OwnedFd, deadline: Instant) -> Vec<u8> {
     word
 }
 
-/// For the daemon: tells its starter how the start went, through the descriptor that the starter
-/// gave with `--status-fd`. Nobody reading is fine.
-pub fn report_start(status: OwnedFd, outcome: Result<(), &CtlError>) {
+/// For the daemon: tells its starter how the start went and what is to be known of it, through the
+/// descriptor that the starter gave with `--status-fd`. Nobody reading is fine.
+pub fn report_start(status: OwnedFd, outcome: Result<Vec<String>, &CtlError>) {
     let word = match outcome {
-        Ok(()) => b"o".to_vec(),
+        Ok(remarks) => {
+            let mut word = b"o".to_vec();
+            word.extend(messages::encode(&remarks).unwrap_or_default());
+            word
+        }
         Err(error) => {
             let mut word = b"e".to_vec();
             word.extend(messages::encode(error).unwrap_or_default());

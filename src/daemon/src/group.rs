@@ -263,8 +263,7 @@ impl Group {
 /// how programs do with small ones.
 fn member_socket(v6: bool) -> io::Result<OwnedFd> {
     let socket = receive_socket(v6, ROCE_PORT, true)?;
-    let wanted = std::env::var("ROCEBUD_RCVBUF").ok();
-    if let Some(bytes) = wanted.and_then(|w| w.parse().ok()) {
+    if let Some(bytes) = rocebud_ctl::settings::receive_buffer().value {
         set_receive_buffer(socket.as_fd(), bytes)?;
     }
     Ok(socket)

@@ -4,36 +4,39 @@
 use std::io::Write;
 use std::sync::OnceLock;
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Level {
-    Off,
-    Warn,
-    Info,
-    Debug,
-}
+use rocebud_ctl::settings::{LogLevel, log_level};
 
 pub(crate) fn warn(text: &str) {
-    line(Level::Warn, text);
+    line(LogLevel::Warn, text);
 }
 
 pub(crate) fn info(text: &str) {
-    line(Level::Info, text);
+    line(LogLevel::Info, text);
 }
 
 pub(crate) fn debug(text: &str) {
-    line(Level::Debug, text);
+    line(LogLevel::Debug, text);
 }
 
-fn line(level: Level, text: &str) {
-    static MOST: OnceLock<Level> = OnceLock::new();
-    let most = MOST.get_or_init(|| match std::env::var("ROCEBUD_LOG").as_deref() {
-        Ok("off" | "error") => Level::Off,
-        Ok("warn") => Level::Warn,
-        Ok("debug") => Level::Debug,
-        _ => Level::Info,
-    });
-    if level <= *most {
-        // Nobody to tell is no reason to fail.
-        let _ = writeln!(std::io::stderr(), "rocebud daemon: {text}");
+/// The level asked for. Who asked for something else is told, once.
+pub(crate) fn level() -> LogLevel {
+    static LEVEL: OnceLock<LogLevel> = OnceLock::new();
+    *LEVEL.get_or_init(|| {
+        let asked = log_level();
+        if let Some(complaint) = asked.complaint {
+            say(&complaint);
+        }
+        asked.value.unwrap_or(LogLevel::Info)
+    })
+}
+
+fn line(at: LogLevel, text: &str) {
+    if at <= level() {
+        say(text);
     }
+}
+
+fn say(text: &str) {
+    // Nobody to tell is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "rocebud daemon: {text}");
 }

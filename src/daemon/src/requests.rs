@@ -341,7 +341,8 @@ impl Server {
             picture: &self.picture,
             now,
         };
-        let mut remarks = self.devices.remarks();
+        let mut remarks = self.remarks.clone();
+        remarks.extend(self.devices.remarks());
         if !self.group.has_ipv6() {
             remarks.push("IPv6 is not available here: IPv4 only".to_owned());
         }

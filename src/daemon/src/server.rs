@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use rocebud_cm::hello::Hello;
 use rocebud_ctl::{
-    CtlError, ErrorKind, SYSTEM_SOCKET, SocketName, channel, fds, report_start, user_socket_name,
+    CtlError, ErrorKind, SYSTEM_SOCKET, SocketName, channel, fds, report_start, settings,
+    user_socket_name,
 };
 use rocebud_nic::udp::SEGMENTS_MAX;
 use rocebud_objects::Counter;
@@ -45,6 +46,8 @@ pub struct Options {
     pub auto: bool,
     /// Where the starter waits for word.
     pub status: Option<OwnedFd>,
+    /// What the user must know of this start, as sentences: the starter and `rocebud status` tell.
+    pub remarks: Vec<String>,
 }
 
 /// Runs the daemon until a signal, or (automatic) until nobody needs it.
@@ -53,12 +56,19 @@ pub fn run(options: Options) -> Result<(), CtlError> {
         socket,
         auto,
         status,
+        mut remarks,
     } = options;
     prepare_process(auto);
+    log::level();
+    remarks.extend(settings::receive_buffer().complaint);
     let name = socket.unwrap_or_else(|| default_name(auto));
-    let started = start(&name, auto);
+    let started = start(&name, auto, remarks);
     if let Some(status) = status {
-        report_start(status, started.as_ref().map(|_| ()));
+        let remarks = |server: &Option<Server>| match server {
+            Some(server) => server.remarks.clone(),
+            None => Vec::new(),
+        };
+        report_start(status, started.as_ref().map(remarks));
     }
     match started? {
         Some(mut server) => server.run(),
@@ -98,7 +108,7 @@ fn positions_max() -> usize {
 
 /// Takes the name, the namespace and the port. `None`: another daemon serves already, which is
 /// fine for an automatic one.
-fn start(name: &SocketName, auto: bool) -> Result<Option<Server>, CtlError> {
+fn start(name: &SocketName, auto: bool, remarks: Vec<String>) -> Result<Option<Server>, CtlError> {
     let listener = match control::claim(name)? {
         Claim::Won(listener) => listener,
         Claim::Taken if auto => return Ok(None),
@@ -115,6 +125,10 @@ fn start(name: &SocketName, auto: bool) -> Result<Option<Server>, CtlError> {
         .map_err(|e| CtlError::os("setting up the daemon", e))?;
     server.picture = server.picture.replaced(&everything);
     server.refresh();
+    for remark in &remarks {
+        log::warn(remark);
+    }
+    server.remarks = remarks;
     log::info(&format!(
         "serves {} device(s) at {name}",
         server.devices.list().len()
@@ -168,6 +182,8 @@ pub(crate) struct Server {
     pub(crate) name: SocketName,
     pub(crate) auto: bool,
     pub(crate) uid: u32,
+    /// Of its start, see [`Options::remarks`].
+    pub(crate) remarks: Vec<String>,
     pub(crate) netns: u64,
     pub(crate) started: Instant,
     next_key: u64,
@@ -219,6 +235,7 @@ impl Server {
             name,
             auto,
             uid: rustix::process::geteuid().as_raw(),
+            remarks: Vec::new(),
             netns: fds::netns_id(),
             started: Instant::now(),
             next_key: 1,

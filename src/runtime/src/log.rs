@@ -3,32 +3,28 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// How important a line is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[allow(missing_docs, reason = "said by their names")]
-pub enum Level {
-    Off,
-    Error,
-    Warn,
-    Info,
-    Debug,
-}
+pub use rocebud_ctl::settings::LogLevel as Level;
+use rocebud_ctl::settings::log_level;
 
-/// The level asked for.
+/// The level asked for. Who asked for something else is told, once.
 pub fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
-    *LEVEL.get_or_init(|| match std::env::var("ROCEBUD_LOG").as_deref() {
-        Ok("off") => Level::Off,
-        Ok("error") => Level::Error,
-        Ok("info") => Level::Info,
-        Ok("debug") => Level::Debug,
-        _ => Level::Warn,
+    *LEVEL.get_or_init(|| {
+        let asked = log_level();
+        if let Some(complaint) = asked.complaint {
+            say(format_args!("{complaint}"));
+        }
+        asked.value.unwrap_or(Level::Warn)
     })
 }
 
 /// Writes a line if its level is asked for. Never fails, whatever standard error is.
 pub fn line(at: Level, what: fmt::Arguments<'_>) {
     if at <= level() {
-        crate::sys::say(format!("rocebud: {what}\n").as_bytes());
+        say(what);
     }
+}
+
+fn say(what: fmt::Arguments<'_>) {
+    crate::sys::say(format!("rocebud: {what}\n").as_bytes());
 }

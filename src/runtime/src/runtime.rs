@@ -121,7 +121,12 @@ impl Runtime {
         let os = |what| move |error: std::io::Error| CtlError::os(what, error);
         sys::at_exit(say_what_is_due);
         rocebud_mem::install().map_err(os("installing the memory guard"))?;
+        // Also where nothing is to be said: who asked for no level there is learns of it here.
+        log::level();
         let client = Client::connect_or_start()?;
+        for remark in client.remarks() {
+            log::line(Level::Warn, format_args!("{remark}"));
+        }
         let devices = client.device_list()?;
         let pages = client.page_set()?;
         let ledger = client.ledger()?;

@@ -11,6 +11,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rocebud_objects::{Errno, Misuse};
+use rocebud_verbs::log::{self, Level};
 
 use super::boundary::Outcome;
 
@@ -58,7 +59,7 @@ impl Library {
 
 /// Real devices are to be shown: not switched off, and the kernel lists some.
 pub(crate) fn has_devices() -> bool {
-    wish() != Wish::Off && sysfs_lists_devices()
+    *wish() != Wish::Off && sysfs_lists_devices()
 }
 
 /// What `ROCEBUD_REAL` says.
@@ -72,30 +73,46 @@ enum Wish {
     File(CString),
 }
 
-fn wish() -> Wish {
-    match std::env::var_os("ROCEBUD_REAL") {
+fn wish() -> &'static Wish {
+    static WISH: OnceLock<Wish> = OnceLock::new();
+    WISH.get_or_init(|| match std::env::var_os("ROCEBUD_REAL") {
         Some(v) if v == "off" => Wish::Off,
         Some(v) if v.as_bytes().starts_with(b"/") => {
             CString::new(v.into_vec()).map_or(Wish::Usual, Wish::File)
         }
+        Some(v) if !v.is_empty() => {
+            log::line(
+                Level::Warn,
+                format_args!(
+                    "ROCEBUD_REAL is {v:?}, which counts as not set: it wants off, or the whole \
+                     path of a libibverbs.so.1"
+                ),
+            );
+            Wish::Usual
+        }
         _ => Wish::Usual,
-    }
+    })
 }
 
 fn open() -> Option<Library> {
     if sanitizer_present() {
         return None;
     }
-    let file = match wish() {
+    let (file, level) = match wish() {
         Wish::Off => return None,
-        Wish::File(file) => file,
-        Wish::Usual => (*PLACES.iter().find(|p| is_another_file(p))?).to_owned(),
+        Wish::File(file) => (file.as_c_str(), Level::Warn),
+        Wish::Usual => (*PLACES.iter().find(|p| is_another_file(p))?, Level::Info),
     };
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
     // SAFETY: the path ends with NUL; loading a library runs its constructors, as the program
     // itself would have done without us.
     let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
     if handle.is_null() {
+        let file = file.to_string_lossy();
+        log::line(
+            level,
+            format_args!("{file} cannot be loaded: the machine's own RDMA devices are left out"),
+        );
         return None;
     }
     let library = Library(handle.expose_provenance());

@@ -6,6 +6,7 @@
 mod clients;
 mod command;
 mod follow;
+mod settings;
 mod starting;
 mod sys;
 mod world;

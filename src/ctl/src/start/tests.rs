@@ -26,15 +26,17 @@ fn a_user_is_named_as_the_parent_namespace_knows_him() {
 fn the_word_of_a_started_daemon_comes_through_the_pipe() {
     let flags = rustix::pipe::PipeFlags::CLOEXEC;
     let error = CtlError::new(ErrorKind::PortTaken, "cause: remedy");
-    for outcome in [Ok(()), Err(&error)] {
+    for outcome in [Ok(Vec::new()), Ok(vec!["remark".to_owned()]), Err(&error)] {
         let (read, write) = rustix::pipe::pipe_with(flags).unwrap();
-        report_start(write, outcome);
+        report_start(write, outcome.clone());
         let word = read_until(read, Instant::now() + Duration::from_secs(5));
         assert_eq!(
             understand(&word, Path::new("/x/rocebud")),
             outcome.map_err(Clone::clone)
         );
     }
+    let of_an_older_one = understand(b"o", Path::new("/x/rocebud"));
+    assert_eq!(of_an_older_one, Ok(Vec::new()));
 }
 
 #[test]

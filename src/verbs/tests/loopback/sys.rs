@@ -47,9 +47,9 @@ pub(crate) fn be_daemon(args: &[String]) -> ExitCode {
         unsafe { OwnedFd::from_raw_fd(fd) }
     });
     let options = rocebud_daemon::Options {
-        socket: None,
         auto: args.iter().any(|a| a == "--auto"),
         status,
+        ..rocebud_daemon::Options::default()
     };
     match rocebud_daemon::run(options) {
         Ok(()) => ExitCode::SUCCESS,
