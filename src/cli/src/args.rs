@@ -17,14 +17,18 @@ const EXAMPLES: &str = "Examples:
   rocebud run -- ib_write_bw             wait for a peer
   rocebud run -- ib_write_bw 10.0.0.1    measure against it
   rocebud status                         who runs, what was counted, what went wrong
-  rocebud interop --target rxe           test against Linux's own soft-RoCE, in a guest (root)
+  rocebud interop --target rxe           test against Linux's soft-RoCE (root)
 
-Environment:
-  ROCEBUD_SOCKET      control socket of the daemon to use: a path, or @NAME for an abstract one
+Environment (of the programs too; a value that means nothing is named and
+counts as not set):
+  ROCEBUD_SOCKET      control socket of the daemon to use: a path, or @NAME for
+                      an abstract one
   ROCEBUD_DAEMON      program that is started as daemon when none runs
-  ROCEBUD_DAEMON_LOG  file to which such a daemon adds its lines (else they are lost)
+  ROCEBUD_DAEMON_LOG  file to which such a daemon adds its lines (else they are
+                      lost)
   ROCEBUD_RCVBUF      bytes of a receive buffer, read by a daemon when it starts
-  ROCEBUD_REAL        off: leave out the devices of real RNICs
+  ROCEBUD_REAL        off: leave out the devices of real RNICs; a path: the
+                      libibverbs.so.1 that knows them
   ROCEBUD_LOG         off, error, warn, info or debug";
 
 #[derive(Debug, Subcommand)]
@@ -36,7 +40,7 @@ pub(crate) enum Command {
     Interop(InteropArgs),
 }
 
-/// Test against kernel rxe in a guest, real RNICs, another machine or rocebud itself.
+/// Test against kernel rxe, real RNICs, another machine or rocebud itself.
 ///
 /// Starts `rocebud-interop`, which lies beside this program: `rocebud interop --help` is its help.
 #[derive(Debug, clap::Args)]
@@ -53,21 +57,27 @@ pub(crate) struct InteropArgs {
 
 /// Run a verbs program on rocebud's devices.
 ///
-/// Puts rocebud's libibverbs.so.1 and librdmacm.so.1 first in LD_LIBRARY_PATH and becomes PROGRAM,
-/// so signals and the exit status are the program's own. A daemon is started if none runs.
-/// Programs that look into /sys/class/infiniband and /dev/infiniband find the devices there too,
-/// through a preloaded shim or, with --ns, in a mount namespace.
+/// Puts rocebud's libibverbs.so.1 and librdmacm.so.1 first in LD_LIBRARY_PATH and
+/// becomes PROGRAM, so signals and the exit status are the program's own. A
+/// daemon is started if none runs. Programs that look into /sys/class/infiniband
+/// and /dev/infiniband find the devices there too, through a preloaded shim or,
+/// with --ns, in a mount namespace.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    verbatim_doc_comment,
+    after_help = "Examples:
   rocebud run -- ibv_devinfo -v
   rocebud run -- ib_send_lat -d rb_eth0 10.0.0.1
   rocebud run --ns -- ucx_info -d        programs that the shim does not reach
 
-Exit status: the program's; 127 if it is not found, 126 if it cannot be run, 1 for other errors.")]
+Exit status: the program's; 127 if it is not found, 126 if it cannot be run, 1
+for other errors."
+)]
 pub(crate) struct RunArgs {
-    /// Show the sysfs tree in a mount namespace instead of by the shim (reaches static programs
-    /// and tools; an ordinary user needs user namespaces for it)
-    #[arg(long)]
+    /// Show the sysfs tree in a mount namespace instead of by the shim:
+    /// reaches static programs and tools too; an ordinary user needs user
+    /// namespaces for it
+    #[arg(long, verbatim_doc_comment)]
     pub(crate) ns: bool,
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
@@ -76,17 +86,20 @@ pub(crate) struct RunArgs {
 
 /// Run the daemon in the foreground, until it is stopped.
 ///
-/// Programs start one by themselves; a system's own (as root) serves all users, has larger
-/// receive buffers and keeps running.
+/// Programs start one by themselves; a system's own (as root) serves all users,
+/// has larger receive buffers and keeps running.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    verbatim_doc_comment,
+    after_help = "Examples:
   rocebud daemon                         as root: for all users, at /run/rocebud/control
   rocebud daemon --socket /run/rb.sock   for programs with ROCEBUD_SOCKET=/run/rb.sock
-  rocebud daemon --socket @test          an abstract socket, seen in this network namespace only")]
+  rocebud daemon --socket @test          abstract: in this network namespace only"
+)]
 pub(crate) struct DaemonArgs {
-    /// Where to listen: a path, or @NAME for an abstract socket [default: /run/rocebud/control for
-    /// root, else the user's abstract socket]
-    #[arg(long, value_name = "PATH|@NAME")]
+    /// Where to listen: a path, or @NAME for an abstract socket
+    /// [default: /run/rocebud/control for root, else the user's abstract socket]
+    #[arg(long, verbatim_doc_comment, value_name = "PATH|@NAME")]
     pub(crate) socket: Option<OsString>,
     /// Leave some seconds after the last program (how programs start it)
     #[arg(long)]
@@ -102,23 +115,37 @@ pub(crate) struct DaemonArgs {
   rocebud devices
   rocebud devices --json | jq '.[0].gids'
 
-A port is ACTIVE when its interface is up with a carrier and has an address. Give the INDEX of a GID
-to programs that ask for one (-x of perftest, -g of ibv_rc_pingpong).")]
+A port is ACTIVE when its interface is up with a carrier and has an address.
+ACTIVE_MTU is the largest path MTU that fits into the interface's MTU. Give the
+INDEX of a GID to programs that ask for one (-x of perftest, -g of
+ibv_rc_pingpong). An index stays with its address, so for an interface that has
+just come up this waits until IPv6 has tried its addresses: at most 2.5 s.")]
 pub(crate) struct DevicesArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Show daemon, slots, processes, queue pairs and counters, and what went wrong.
+/// Show daemon, processes, queue pairs and counters, and what went wrong.
 ///
-/// Processes that ended a short time ago are listed too, with the reason of their first error
-/// completion.
+/// Processes that ended a short time ago are listed too, with the reason of each
+/// queue pair's first error completion.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    verbatim_doc_comment,
+    after_help = "Examples:
   rocebud status
   rocebud status --qp 0x12003            one queue pair and its last events
-  rocebud status --json")]
+  rocebud status --json
+
+A process has queue pair numbers in blocks of 4096. When it ends they rest for
+10 s (time-wait), so that late packets meet nobody; the next process has others.
+Counters have the names of Linux's hw_counters; those that are 0 are left out.
+drop_… count packets that were thrown away, with the reason in the name.
+PEER is the queue pair and the GID at the other end. A queue pair without
+trouble last entered a state; else LAST EVENT says which packet (PSN) was lost,
+refused or repeated."
+)]
 pub(crate) struct StatusArgs {
     /// Only this queue pair (decimal or 0x…), with its last events
     #[arg(long, value_name = "QPN", value_parser = parse_qpn)]

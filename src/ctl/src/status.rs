@@ -90,7 +90,7 @@ pub struct SlotStatus {
 }
 
 /// A client process.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessStatus {
     /// Names it in [`crate::messages::Request::PagesOf`].
     pub key: u64,

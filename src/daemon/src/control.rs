@@ -140,6 +140,17 @@ pub(crate) fn claim_namespace(wait: Duration) -> Result<OwnedFd, CtlError> {
     }
 }
 
+/// Process and user of the daemon of this network namespace, for those who cannot connect to it.
+#[must_use]
+pub fn holder_of_namespace() -> Option<(u32, u32)> {
+    holder(&SocketName::Abstract(NAMESPACE_LOCK.to_owned())).or_else(|| {
+        let holder = crate::holder::find(Path::new("/proc"));
+        let (pid, command) = holder.process?;
+        command.starts_with("rocebud").then_some(())?;
+        Some((pid, holder.uid?))
+    })
+}
+
 fn namespace_taken(name: &SocketName) -> CtlError {
     let Some((pid, uid)) = holder(name) else {
         return crate::holder::port_taken();

@@ -27,4 +27,5 @@ mod slot0;
 mod slots;
 mod sys;
 
+pub use control::holder_of_namespace;
 pub use server::{Options, run};
