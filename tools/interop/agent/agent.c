@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
- *   rocebud-interop-agent serve PORT     answers connections, each in a process of its own
- *   rocebud-interop-agent verbs          scenarios on standard input and output
+ *   rocebud-interop-agent serve ADDRESS PORT [PEER]
+ *                                  answers connections, each in a process of its own; ADDRESS "*": any; PEER: only its
+ *   rocebud-interop-agent verbs    scenarios on standard input and output
  *
  * Kinds of connection: "verbs" (scenarios), "run SECONDS BYTES" (a shell command of BYTES bytes follows; output
  * comes back as "o BYTES" and the bytes, the end as "x STATUS"; it is killed when the time is up or the runner
@@ -11,6 +12,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
@@ -190,21 +192,68 @@ static int answer(int in, int out)
 	return 3;
 }
 
-static int serve(const char *port)
+/* An address as 16 bytes, IPv4 as IPv6 has it; 0: it is none. */
+static int sixteen(const char *text, unsigned char *out)
 {
-	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons((unsigned short)atoi(port)) };
-	struct sockaddr_in any4 = { .sin_family = AF_INET, .sin_port = any.sin6_port };
-	int one = 1, fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	int v6 = fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) &&
-		 !bind(fd, (struct sockaddr *)&any, sizeof any);
-	if (!v6) {
-		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	static const unsigned char mapped[12] = { [10] = 0xff, [11] = 0xff };
+	memcpy(out, mapped, sizeof mapped);
+	return inet_pton(AF_INET, text, out + 12) == 1 || inet_pton(AF_INET6, text, out) == 1;
+}
+
+/* May this connection ask for anything? Everybody may, without `only`. */
+static int welcome(int peer, const char *only)
+{
+	struct sockaddr_storage from = { 0 };
+	socklen_t len = sizeof from;
+	unsigned char want[16], is[16];
+	char text[NI_MAXHOST] = "", line[512];
+	if (!only)
+		return 1;
+	if (!getpeername(peer, (struct sockaddr *)&from, &len))
+		getnameinfo((struct sockaddr *)&from, len, text, sizeof text, NULL, 0, NI_NUMERICHOST);
+	if (sixteen(only, want) && sixteen(text, is) && !memcmp(want, is, sizeof want))
+		return 1;
+	fprintf(stderr, "agent: refused %s\n", text);
+	read_line(peer, line, sizeof line); /* what is closed unread takes the answer along */
+	say(peer, "error it was started with --from %s and answers nobody else", only);
+	return 0;
+}
+
+/* A socket that listens there; "*": on every address, IPv6 if there is any. */
+static int listener(const char *address, const char *port)
+{
+	int any = !strcmp(address, "*"), one = 1, zero = 0, fd = -1;
+	struct addrinfo hints = { .ai_family = any ? AF_INET6 : AF_UNSPEC, .ai_socktype = SOCK_STREAM };
+	hints.ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV;
+	for (int left = any ? 2 : 1; left > 0 && fd < 0; left--, hints.ai_family = AF_INET) {
+		struct addrinfo *a = NULL;
+		int e = getaddrinfo(any ? NULL : address, port, &hints, &a);
+		if (e) {
+			fprintf(stderr, "agent: %s port %s: %s\n", address, port, gai_strerror(e));
+			return -1;
+		}
+		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+		if (a->ai_family == AF_INET6)
+			setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, any ? &zero : &one, sizeof one);
+		if (fd >= 0 && (bind(fd, a->ai_addr, a->ai_addrlen) || listen(fd, 64))) {
+			e = errno;
+			close(fd);
+			fd = -1;
+			errno = e;
+		}
+		freeaddrinfo(a);
 	}
-	if ((!v6 && bind(fd, (struct sockaddr *)&any4, sizeof any4)) || listen(fd, 64)) {
-		fprintf(stderr, "rocebud-interop-agent: cannot listen on port %s: %s\n", port, strerror(errno));
+	if (fd < 0)
+		fprintf(stderr, "agent: cannot listen on %s port %s: %s\n", address, port, strerror(errno));
+	return fd;
+}
+
+static int serve(const char *address, const char *port, const char *only)
+{
+	int one = 1, fd = listener(address, port);
+	if (fd < 0)
 		return 2;
-	}
 	signal(SIGCHLD, SIG_IGN);
 	printf("AGENT READY version %d port %s\n", AGENT_VERSION, port);
 	fflush(stdout);
@@ -217,7 +266,7 @@ static int serve(const char *port)
 		if (fork() == 0) {
 			signal(SIGCHLD, SIG_DFL);
 			close(fd);
-			exit(answer(peer, peer));
+			exit(welcome(peer, only) ? answer(peer, peer) : 3);
 		}
 		close(peer);
 	}
@@ -226,10 +275,10 @@ static int serve(const char *port)
 int main(int argc, char **argv)
 {
 	signal(SIGPIPE, SIG_IGN);
-	if (argc == 3 && !strcmp(argv[1], "serve"))
-		return serve(argv[2]);
+	if ((argc == 4 || argc == 5) && !strcmp(argv[1], "serve"))
+		return serve(argv[2], argv[3], argv[4]);
 	if (argc == 2 && !strcmp(argv[1], "verbs"))
 		return answer(0, 1);
-	fprintf(stderr, "usage: rocebud-interop-agent serve PORT | verbs\n");
+	fprintf(stderr, "usage: rocebud-interop-agent serve ADDRESS PORT [PEER] | verbs\n");
 	return 2;
 }

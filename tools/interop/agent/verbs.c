@@ -119,7 +119,8 @@ static int find_gid(struct scenario *s, const char *addr)
 			s->gid_index = i;
 			return 1;
 		}
-	return fault(s, "no GID is %s", addr);
+	return fault(s, "device %s has no GID for the address %s: ibv_devinfo -v shows those that it has",
+		     ibv_get_device_name(s->ctx->device), addr);
 }
 
 /* The device of this name; without a name the first that has the address. */
@@ -130,7 +131,10 @@ static int open_device(struct scenario *s, const char *dev, const char *addr)
 	if (s->ctx && s->own_ctx)
 		ibv_close_device(s->ctx);
 	s->ctx = NULL;
-	fault(s, "device %s is not there (%d devices are)", *dev ? dev : "(any)", n);
+	if (n == 0)
+		fault(s, "no RDMA device here at all: ibv_devices shows none");
+	else
+		fault(s, "no RDMA device is called %s: ibv_devices shows those that are (%d)", dev, n);
 	for (int i = 0; list && i < n && !right; i++) {
 		if (*dev && strcmp(ibv_get_device_name(list[i]), dev))
 			continue;
@@ -144,6 +148,8 @@ static int open_device(struct scenario *s, const char *dev, const char *addr)
 			s->ctx = NULL;
 		}
 	}
+	if (!right && !*dev && n > 0)
+		fault(s, "none of the RDMA devices here (%d) has a GID for the address %s: ibv_devinfo -v shows those that they have", n, addr);
 	if (list)
 		ibv_free_device_list(list);
 	s->own_ctx = right;

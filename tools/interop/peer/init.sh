@@ -37,7 +37,7 @@ echo 1 >/proc/sys/net/ipv6/conf/eth1/disable_ipv6
 ip link set eth1 up
 ip addr add 10.0.2.15/24 dev eth1
 echo "interop: $(uname -r), up $(cut -d' ' -f1 /proc/uptime) s"
-rocebud-interop-agent serve 7000 &
+rocebud-interop-agent serve '*' 7000 &
 # init reaps orphans for ever; the machine ends when the agent does
 wait $!
 echo "interop: the agent ended"

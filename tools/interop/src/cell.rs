@@ -74,8 +74,8 @@ impl Pair {
     /// One does not answer.
     pub fn meet(bench: &Bench) -> Result<Self> {
         Ok(Self {
-            ours: bench.ours.session("rocebud")?,
-            theirs: bench.theirs.session("the target")?,
+            ours: bench.ours.session()?,
+            theirs: bench.theirs.session()?,
         })
     }
 
@@ -131,8 +131,10 @@ fn not_possible(bench: &Bench, cell: &Cell) -> Option<String> {
     if bench.ours.address(v6).is_none() || bench.theirs.address(v6).is_none() {
         return Some("an end has no address of this family".into());
     }
-    (cell.fault.is_some() && bench.wire().is_none())
-        .then(|| "faults need a wire that this program carries".into())
+    if cell.fault.is_some() && bench.wire().is_none() {
+        return Some("faults need a wire that this program carries".into());
+    }
+    bench.too_large(cell.mtu)
 }
 
 fn play(

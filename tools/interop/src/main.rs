@@ -2,10 +2,12 @@
 
 #![deny(unsafe_code)]
 
+use std::fs::OpenOptions;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use rocebud_interop::differ;
 use rocebud_interop::error::{Doing, Error, Result, fail};
 use rocebud_interop::golden::Shelf;
@@ -14,128 +16,23 @@ use rocebud_interop::run::{self, Order};
 use rocebud_interop::target::Target;
 use rocebud_interop::{cleanup, matrix, netns};
 
-/// Test RoCE v2 against kernel rxe, real RNICs, another machine or rocebud itself.
-#[derive(Debug, Parser)]
-#[command(
-    name = "rocebud interop",
-    version,
-    arg_required_else_help = true,
-    args_conflicts_with_subcommands = true,
-    after_help = "Examples:
-  rocebud interop --target rxe --html result.html     Linux's soft-RoCE, in a guest (root)
-  rocebud interop --target rocebud --only 'rc read'   ourselves, cells with these words
-  rocebud interop --target inside                     rxe through its own libibverbs, rocebud beside it, in one guest
-  rocebud interop --target verbs:mlx5_0 --addresses 192.0.2.1,192.0.2.2
-  rocebud interop peer                                boot the guest and keep it
+mod args;
 
-Exit status: 0 all cells right (or explained), 1 a cell failed, 2 could not be run."
-)]
-struct Args {
-    #[command(flatten)]
-    test: TestArgs,
-    #[command(subcommand)]
-    command: Option<Command>,
-}
-
-#[derive(Debug, clap::Args)]
-struct TestArgs {
-    /// rocebud, rxe, inside, verbs:DEVICE or host:ADDRESS[:PORT]
-    #[arg(long, required = true)]
-    target: Option<Target>,
-    /// Only the cells of the short form
-    #[arg(long)]
-    short: bool,
-    /// Only cells with all these words in group or name (and without !WORD)
-    #[arg(long, value_name = "WORDS", default_value = "")]
-    only: String,
-    /// A matrix instead of the one that comes along
-    #[arg(long, value_name = "FILE")]
-    matrix: Option<PathBuf>,
-    /// Write the result as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the result as a page
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Write a capture of each cell that is not right
-    #[arg(long, value_name = "DIRECTORY")]
-    captures: Option<PathBuf>,
-    /// ... and of those that are
-    #[arg(long, requires = "captures")]
-    capture_all: bool,
-    /// Play the small matrix, keep the RoCE frames of each cell that is right, and in captures.tsv how it was made
-    #[arg(long, value_name = "DIRECTORY")]
-    golden: Option<PathBuf>,
-    /// Play the small matrix against rocebud too; show which packets differ, and why those that may
-    #[arg(long)]
-    differential: bool,
-    /// Ours and the device's, for verbs:DEVICE; four for IPv4 and IPv6
-    #[arg(long, value_delimiter = ',', value_name = "OURS,THEIRS")]
-    addresses: Vec<String>,
-    /// Network namespace in which rocebud runs, for verbs:DEVICE
-    #[arg(long)]
-    namespace: Option<String>,
-    /// MTU of the wire; 4200 or more gives path MTU 4096
-    #[arg(long, default_value_t = 4200)]
-    mtu: u32,
-    /// kvm or tcg [default: kvm where it works]
-    #[arg(long, value_parser = ["kvm", "tcg"])]
-    accel: Option<String>,
-    /// Seconds until the guest must be ready
-    #[arg(long, default_value_t = 180)]
-    boot: u64,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Boot the kernel peer and keep it until this command is stopped (Ctrl-C, or kill).
-    Peer {
-        /// MTU of the wire; 4200 or more gives path MTU 4096
-        #[arg(long, default_value_t = 4200)]
-        mtu: u32,
-        /// kvm or tcg [default: kvm where it works]
-        #[arg(long, value_parser = ["kvm", "tcg"])]
-        accel: Option<String>,
-        /// Seconds until it must be ready
-        #[arg(long, default_value_t = 180)]
-        boot: u64,
-    },
-    /// Serve as the other machine of `--target host:…`, until stopped.
-    Agent {
-        /// TCP port. Whoever reaches it may run commands here: use a test network
-        #[arg(long, default_value_t = 7471)]
-        port: u16,
-    },
-    /// Run a command in the guest of `rocebud interop peer`.
-    Guest {
-        /// The namespace that `peer` named
-        namespace: String,
-        /// Seconds it may take
-        #[arg(long, default_value_t = 120)]
-        limit: u64,
-        /// A shell command
-        #[arg(required = true, trailing_var_arg = true)]
-        command: Vec<String>,
-    },
-}
+use args::{Args, Command, GuestArgs, Listen, TestArgs};
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.command {
-        Some(Command::Peer { mtu, accel, boot }) => serve(&Options {
-            mtu,
-            accel,
-            boot_s: boot,
-            inside: false,
-        }),
+        Some(Command::Peer(guest)) => serve(&options(guest)),
         Some(Command::Guest {
             namespace,
             limit,
             command,
         }) => guest(&namespace, limit, &command),
-        Some(Command::Agent { port }) => agent(port),
+        Some(Command::Agent { listen, from }) => agent(listen, from.map(|a| a.to_string())),
         None => test(args.test),
     };
+    cleanup::stop_if_ending();
     cleanup::all();
     match done {
         Ok(code) => ExitCode::from(code),
@@ -146,10 +43,21 @@ fn main() -> ExitCode {
     }
 }
 
+fn options(guest: GuestArgs) -> Options {
+    Options {
+        mtu: guest.mtu,
+        accel: guest.accel,
+        boot_s: guest.boot,
+        inside: false,
+    }
+}
+
 fn test(args: TestArgs) -> Result<u8> {
     let Some(target) = args.target.clone() else {
         return fail("--target is missing");
     };
+    acceptable(&args, &target)?;
+    cleanup::sweep();
     netns::sweep();
     cleanup::on_signals()?;
     let matrix = match &args.matrix {
@@ -167,12 +75,7 @@ fn test(args: TestArgs) -> Result<u8> {
         matrix,
         short: args.short,
         only: args.only.split_whitespace().map(str::to_owned).collect(),
-        options: Options {
-            mtu: args.mtu,
-            accel: args.accel,
-            boot_s: args.boot,
-            inside: false,
-        },
+        options: options(args.guest),
         namespace: args.namespace,
         addresses: args.addresses,
         captures: args.captures,
@@ -193,6 +96,55 @@ fn test(args: TestArgs) -> Result<u8> {
     Ok(u8::from(report.sums().failed > 0))
 }
 
+/// What would only be noticed after the work is noticed here.
+fn acceptable(args: &TestArgs, target: &Target) -> Result<()> {
+    let own_network = matches!(target, Target::Rocebud | Target::Rxe | Target::Inside);
+    if own_network && !args.addresses.is_empty() {
+        return fail(format!(
+            "--addresses is for verbs:DEVICE and host:ADDRESS; {} brings its own network",
+            target.name()
+        ));
+    }
+    if args.namespace.is_some() && !matches!(target, Target::Verbs(_)) {
+        return fail("--namespace is for verbs:DEVICE: where rocebud runs beside the device");
+    }
+    if own_network || args.namespace.is_some() {
+        root("the target's network namespaces")?;
+    }
+    for (option, path) in [("--json", &args.json), ("--html", &args.html)] {
+        if let Some(path) = path {
+            writable(path).doing(|| format!("{option} {}", path.display()))?;
+        }
+    }
+    for (option, path) in [("--captures", &args.captures), ("--golden", &args.golden)] {
+        if let Some(path) = path {
+            let probe = path.join(format!(".rocebud-{}", std::process::id()));
+            std::fs::create_dir_all(path)
+                .and_then(|()| writable(&probe))
+                .doing(|| format!("{option} {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn root(what: &str) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    fail(format!("{what} can be made by root only: use sudo"))
+}
+
+/// Leaves the file as it is, or not there as it was.
+fn writable(path: &Path) -> std::io::Result<()> {
+    let before = path.exists();
+    OpenOptions::new().append(true).create(true).open(path)?;
+    if before {
+        Ok(())
+    } else {
+        std::fs::remove_file(path)
+    }
+}
+
 /// What makes the same golden captures again, up to the choice of a cell.
 fn command(args: &TestArgs, target: &Target, directory: &Path) -> String {
     let mut text = format!("rocebud interop --target {}", target.name());
@@ -202,22 +154,58 @@ fn command(args: &TestArgs, target: &Target, directory: &Path) -> String {
     text + &format!(" --golden {}", directory.display())
 }
 
-/// Becomes the agent, on rocebud's devices if there is a build of it, else on the machine's own.
-fn agent(port: u16) -> Result<u8> {
+/// Becomes the agent. Under `rocebud run` its devices are rocebud's, else those of the machine's own libibverbs.
+fn agent(listen: Listen, from: Option<String>) -> Result<u8> {
     use std::os::unix::process::CommandExt;
     let program = image::agent()?;
-    let error = std::process::Command::new(program)
-        .args(["serve", &port.to_string()])
-        .exec();
-    Err(Error(format!("starting the agent: {error}")))
+    let devices = if std::env::var_os("ROCEBUD_DAEMON").is_some() {
+        "rocebud's devices"
+    } else {
+        "the devices of this machine's own libibverbs"
+    };
+    let Listen { address, port } = listen;
+    let address = address.map_or_else(|| "*".to_owned(), |a| a.to_string());
+    eprintln!("agent: tests {devices}; answers on {address} port {port} until it is stopped");
+    eprintln!("agent: {}", who_may_do_what(&listen, from.as_deref()));
+    let mut command = std::process::Command::new(program);
+    command
+        .args(["serve", &address, &port.to_string()])
+        .args(from);
+    Err(Error(format!("starting the agent: {}", command.exec())))
+}
+
+fn who_may_do_what(listen: &Listen, from: Option<&str>) -> String {
+    let uid = rustix::process::geteuid();
+    let me = if uid.is_root() {
+        "root".to_owned()
+    } else {
+        format!("user {}", uid.as_raw())
+    };
+    let who = match (from, listen.address) {
+        (Some(from), _) => format!("who connects from {from}"),
+        (None, Some(ip)) if ip.is_loopback() => "every user of this machine".into(),
+        (None, Some(ip)) => format!("WARNING: whoever reaches {ip}"),
+        (None, None) => "WARNING: whoever reaches any address of this machine".into(),
+    };
+    let remedy = if from.is_none() {
+        " Use a network of your own, or --from ADDRESS."
+    } else {
+        ""
+    };
+    format!(
+        "{who} may run any command and write any file here as {me}, unasked and in clear text.{remedy}"
+    )
 }
 
 fn serve(options: &Options) -> Result<u8> {
+    root("the guest's network namespace")?;
+    cleanup::sweep();
     netns::sweep();
     cleanup::on_signals()?;
     let image = image::image(&image::agent()?)?;
     let mut peer = Peer::boot(&image, options)?;
     let (ns, pid) = (peer.ns.name().to_owned(), peer.pid());
+    let rocebud = own_path();
     println!(
         "ready: Linux {} ({}), qemu is process {pid}",
         peer.version, peer.how
@@ -229,22 +217,31 @@ fn serve(options: &Options) -> Result<u8> {
         peer::THEIRS.0,
         peer::THEIRS.1
     );
+    println!("there:  {rocebud} interop guest {ns} -- ib_write_bw -d rxe0");
     println!(
-        "here:   ip netns exec {ns} rocebud run -- ib_write_bw {}",
+        "here:   ip netns exec {ns} {rocebud} run -- ib_write_bw {}",
         peer::THEIRS.0
     );
-    println!("there:  rocebud interop guest {ns} -- ib_write_bw -d rxe0");
     println!("stop:   kill {}", std::process::id());
     while peer.alive() {
         std::thread::sleep(std::time::Duration::from_millis(200));
     }
+    cleanup::stop_if_ending();
     fail("the guest ended by itself")
 }
 
+/// `rocebud`, as it can be called from anywhere.
+fn own_path() -> String {
+    let beside = || Some(std::env::current_exe().ok()?.with_file_name("rocebud"));
+    let path: Option<PathBuf> = beside().filter(|p| p.exists());
+    path.map_or_else(|| "rocebud".into(), |p| p.display().to_string())
+}
+
 fn guest(namespace: &str, limit: u64, command: &[String]) -> Result<u8> {
+    root("the way into the guest's network namespace")?;
     let agent = Address {
         namespace: Some(namespace.to_owned()),
-        socket: std::net::SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 7000)),
+        socket: SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 7000)),
     };
     let ended = agent.run(&command.join(" "), limit)?;
     print!("{}", ended.output);

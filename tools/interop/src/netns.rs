@@ -106,7 +106,7 @@ pub fn sweep() {
             .strip_prefix(PREFIX)
             .and_then(|rest| rest.split_once('n'))
             .and_then(|(pid, _)| pid.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()) {
+        if pid.is_some_and(|pid| !cleanup::alive(pid)) {
             cleanup::remove_namespace(&name);
         }
     }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use crate::cell::{Ran, Verdict};
 use crate::check;
+use crate::cleanup;
 use crate::error::{Doing, Error, Result, fail};
 use crate::matrix::{Family, Who};
 use crate::peer::image;
@@ -140,8 +141,10 @@ impl Play {
                 "an end has no address of this family, or no IPv4 address for handshakes".into(),
             );
         }
-        (self.program.loss > 0 && bench.wire().is_none())
-            .then(|| "losses need a wire that this program carries".into())
+        if self.program.loss > 0 && bench.wire().is_none() {
+            return Some("losses need a wire that this program carries".into());
+        }
+        bench.too_large(self.mtu)
     }
 
     fn play(
@@ -225,7 +228,12 @@ impl Play {
         let client_text = self.fill(bench, &format!("{} {}", p.command, p.client), true)?;
         let mut server = server_place.start(&server_text, p.limit)?;
         let ready = self.fill(bench, &self.ready(), false)?;
-        if let Err(Error(why)) = wait_ready(&server_place, &mut server, &ready) {
+        let settle = if self.program.wait.starts_with("tcp ") {
+            Duration::ZERO
+        } else {
+            SETTLE
+        };
+        if let Err(Error(why)) = wait_ready(&server_place, &mut server, &ready, settle) {
             let said = tail(&server.output());
             server.kill();
             return fail(format!("server: {why}\n{said}"));
@@ -263,7 +271,7 @@ impl Play {
     fn ready(&self) -> String {
         match self.program.wait.split_once(' ') {
             Some(("tcp", port)) => format!("ss -Hltn 'sport = :{port}' | grep -q ."),
-            Some((_, port)) => format!("{{listeners}} | grep -q ':{port}'"),
+            Some((_, port)) => format!("{{listeners}} | grep ':{port}' >/dev/null"),
             None => "ip maddr show | grep -q {group_mac}".into(),
         }
     }
@@ -288,7 +296,10 @@ impl Play {
             ("239.255.98.1", "01:00:5e:7f:62:01")
         };
         let listeners = if who.run.is_empty() {
-            "rdma resource show cm_id | grep LISTEN".to_owned()
+            // the agent of another machine may run on rocebud's devices
+            "{ rdma resource show cm_id 2>/dev/null | grep LISTEN; \
+             [ -z \"$ROCEBUD_DAEMON\" ] || \"$ROCEBUD_DAEMON\" status --json; }"
+                .to_owned()
         } else {
             format!("{} status --json", who.program)
         };
@@ -305,6 +316,7 @@ impl Play {
             .replace("{addr}", server.address(v6).unwrap_or_default())
             .replace("{v4}", server.address(false).unwrap_or_default())
             .replace("{own}", own)
+            .replace("{tmp}", &cleanup::scratch()?.display().to_string())
             .replace("{mtu}", &self.mtu.to_string())
             .replace("{group}", group)
             .replace("{group_mac}", mac)
@@ -312,7 +324,8 @@ impl Play {
     }
 }
 
-/// Between "the server listens" and the client's start.
+/// Between "the server listens" and the client's start: Linux shows a listener of rdma_cm before its devices listen,
+/// and who connects at once is refused; and it joins a group before its device does.
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// A wire on which nothing is seen for so long has stalled.
@@ -334,12 +347,11 @@ fn must(place: &Place, command: &str) -> Result<()> {
     ))
 }
 
-fn wait_ready(place: &Place, server: &mut Running, ready: &str) -> Result<()> {
+fn wait_ready(place: &Place, server: &mut Running, ready: &str, settle: Duration) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         if place.run(ready, 20)?.code == 0 {
-            // Linux shows a listener before its devices listen: who connects at once is refused.
-            std::thread::sleep(SETTLE);
+            std::thread::sleep(settle);
             return Ok(());
         }
         if server.over() {

@@ -1,10 +1,12 @@
 //! A run: the bench, every chosen cell, the report.
 
 use std::io::{IsTerminal, Write};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::cell::{self, Ran, Verdict};
+use crate::cleanup;
 use crate::error::{Doing, Result, fail};
 use crate::golden::Shelf;
 use crate::inside;
@@ -30,8 +32,8 @@ pub struct Order {
     pub only: Vec<String>,
     /// How the guest is to be.
     pub options: Options,
-    /// Ours and the target's, for devices of this machine.
-    pub addresses: Vec<String>,
+    /// Ours and the target's, in pairs of one family.
+    pub addresses: Vec<IpAddr>,
     /// Where rocebud runs, for devices of this machine.
     pub namespace: Option<String>,
     /// Captures of the cells that are not "ok" go here.
@@ -140,6 +142,7 @@ fn wanted(name: &str, words: &[String]) -> bool {
 }
 
 fn alive(bench: &mut Bench, done: usize, total: usize) -> Result<()> {
+    cleanup::stop_if_ending();
     if bench.peer().is_none_or(Peer::alive) {
         return Ok(());
     }
@@ -191,6 +194,7 @@ impl Progress {
     }
 
     fn one(&mut self, ran: &Ran) {
+        cleanup::stop_if_ending();
         self.sums.add(&ran.verdict);
         let mut err = std::io::stderr().lock();
         let clear = if self.terminal { "\r\x1b[K" } else { "" };

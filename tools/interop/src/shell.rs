@@ -121,8 +121,7 @@ impl Local {
     fn start(namespace: Option<&str>, text: &str, seconds: u64) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let log =
-            std::env::temp_dir().join(format!("rocebud-interop-{}-{n}.txt", std::process::id()));
+        let log = cleanup::scratch()?.join(format!("{n}.txt"));
         let out = File::create(&log).doing(|| format!("{}", log.display()))?;
         let mut command = match namespace {
             Some(name) => {

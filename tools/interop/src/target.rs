@@ -1,9 +1,12 @@
 //! Who is tested, and the bench for it: two agents, and where possible the wire between them.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::cleanup;
 use crate::error::{Doing, Error, Result, fail};
 use crate::netns::Namespace;
 use crate::peer::agent::Address;
@@ -62,6 +65,8 @@ impl Target {
 /// An end of a test.
 #[derive(Clone, Debug)]
 pub struct Party {
+    /// Who it is, in messages.
+    pub name: String,
     /// How to reach or start its agent.
     pub how: Reach,
     /// Where its commands run.
@@ -78,7 +83,12 @@ pub struct Party {
     pub v4: Option<String>,
     /// The same for IPv6.
     pub v6: Option<String>,
+    /// What [`Party::device_of`] has found.
+    found: Found,
 }
+
+/// By address: the name of its device, and its index there.
+type Found = Arc<Mutex<HashMap<String, (String, String)>>>;
 
 /// How an agent is reached.
 #[derive(Clone, Debug)]
@@ -94,10 +104,20 @@ impl Party {
     ///
     /// # Errors
     /// It does not answer.
-    pub fn session(&self, name: &str) -> Result<Session> {
+    pub fn session(&self) -> Result<Session> {
         match &self.how {
-            Reach::Program(argv) => Session::start(name, argv),
-            Reach::Agent(address) => Session::meet(name, address),
+            Reach::Program(argv) => Session::start(&self.name, argv),
+            Reach::Agent(address) => Session::meet(&self.name, address),
+        }
+    }
+
+    /// The same at these addresses.
+    fn at(self, [v4, v6]: Addresses) -> Self {
+        let text = |a: IpAddr| a.to_string();
+        Self {
+            v4: v4.map(text),
+            v6: v6.map(text),
+            ..self
         }
     }
 
@@ -106,12 +126,16 @@ impl Party {
     /// # Errors
     /// The agent does not answer, or no device has it.
     pub fn device_of(&self, address: &str) -> Result<(String, String)> {
-        let mut session = self.session("an agent")?;
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = found.get(address) {
+            return Ok(known.clone());
+        }
+        let mut session = self.session()?;
         let answer = session.ask(&format!("open dev={} addr={address}", self.device))?;
-        Ok((
-            answer.word("dev").to_owned(),
-            answer.word("index").to_owned(),
-        ))
+        let (dev, index) = (answer.word("dev"), answer.word("index"));
+        let device = (dev.to_owned(), index.to_owned());
+        found.insert(address.to_owned(), device.clone());
+        Ok(device)
     }
 
     /// The path of the program that verifies data, at this end.
@@ -123,10 +147,12 @@ impl Party {
         let Place::There(agent) = &self.place else {
             return Ok(here.display().to_string());
         };
-        let there = "/tmp/rocebud-interop-verify";
+        let dir = cleanup::scratch()?.display().to_string();
+        agent.must(&format!("mkdir -p {dir}"), 20)?;
+        let there = format!("{dir}/verify");
         let bytes = std::fs::read(&here).doing(|| "reading verify".into())?;
-        agent.put(there, 0o755, &bytes)?;
-        Ok(there.to_owned())
+        agent.put(&there, 0o755, &bytes)?;
+        Ok(there)
     }
 
     /// Its address of a family.
@@ -138,6 +164,9 @@ impl Party {
         }
     }
 }
+
+/// Bytes that Linux's rxe takes off an interface's MTU to find its path MTU.
+const HEADERS: u32 = 80;
 
 /// What keeps a bench up.
 #[derive(Debug)]
@@ -160,7 +189,20 @@ pub struct Bench {
     pub theirs: Party,
     /// What the target is, in words.
     pub about: String,
+    /// MTU of the wire, where it is known.
+    pub mtu: Option<u32>,
     frame: Frame,
+}
+
+impl Drop for Bench {
+    /// Another machine keeps nothing of ours.
+    fn drop(&mut self) {
+        if let (Frame::Nothing, Place::There(agent)) = (&self.frame, &self.theirs.place)
+            && let Ok(dir) = cleanup::scratch()
+        {
+            let _ = agent.run(&format!("rm -rf {}", dir.display()), 20);
+        }
+    }
 }
 
 impl Bench {
@@ -171,11 +213,11 @@ impl Bench {
     pub fn set_up(order: &Order) -> Result<Self> {
         let agent = image::agent()?;
         match &order.target {
-            Target::Rocebud => Self::pair(&order.options, &agent),
+            Target::Rocebud => Self::pair(order.options.mtu, &agent),
             Target::Rxe => Self::guest(&order.options, &agent),
             Target::Inside => fail("the target \"inside\" has no bench of its own"),
             Target::Verbs(device) => Self::own(device, order, &agent),
-            Target::Host(host) => Self::host(host, &agent),
+            Target::Host(host) => Self::host(host, order, &agent),
         }
     }
 
@@ -190,6 +232,15 @@ impl Bench {
             }
         }
         Ok(())
+    }
+
+    /// Why this path MTU cannot be had, if it cannot.
+    pub fn too_large(&self, path_mtu: u32) -> Option<String> {
+        let mtu = self.mtu.filter(|mtu| path_mtu + HEADERS > *mtu)?;
+        let needs = path_mtu + HEADERS;
+        Some(format!(
+            "path MTU {path_mtu} needs a wire of {needs} bytes, and --mtu is {mtu}"
+        ))
     }
 
     /// The wire, if this program carries it.
@@ -209,15 +260,27 @@ impl Bench {
         }
     }
 
-    fn pair(options: &Options, agent: &Path) -> Result<Self> {
+    /// Ourselves at both ends, on a wire of this MTU.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn rocebud(mtu: u32) -> Result<Self> {
+        Self::pair(mtu, &image::agent()?)
+    }
+
+    fn pair(mtu: u32, agent: &Path) -> Result<Self> {
         let (ours, theirs) = (Namespace::new()?, Namespace::new()?);
         let wire = Wire::lay(Plug::tap(&ours)?, Plug::tap(&theirs)?)?;
-        bring_up(&ours, options.mtu, OURS)?;
-        bring_up(&theirs, options.mtu, THEIRS)?;
+        bring_up(&ours, mtu, OURS)?;
+        bring_up(&theirs, mtu, THEIRS)?;
         Ok(Self {
             ours: rocebud_in(Some(ours.name()), agent, OURS)?,
-            theirs: rocebud_in(Some(theirs.name()), agent, THEIRS)?,
+            theirs: Party {
+                name: "the target (rocebud)".into(),
+                ..rocebud_in(Some(theirs.name()), agent, THEIRS)?
+            },
             about: "rocebud in two namespaces".into(),
+            mtu: Some(mtu),
             frame: Frame::Pair {
                 wire,
                 _ours: ours,
@@ -229,6 +292,7 @@ impl Bench {
     fn guest(options: &Options, agent: &Path) -> Result<Self> {
         let peer = Peer::boot(&image::image(agent)?, options)?;
         let theirs = Party {
+            name: "the target (rxe0)".into(),
             how: Reach::Agent(peer.agent.clone()),
             place: Place::There(peer.agent.clone()),
             run: String::new(),
@@ -237,103 +301,121 @@ impl Bench {
             device: "rxe0".into(),
             v4: Some(THEIRS.0.into()),
             v6: Some(THEIRS.1.into()),
+            found: Found::default(),
         };
         Ok(Self {
             ours: rocebud_in(Some(peer.ns.name()), agent, OURS)?,
             theirs,
             about: format!("rdma_rxe of Linux {} ({})", peer.version, peer.how),
+            mtu: Some(options.mtu),
             frame: Frame::Guest(Box::new(peer)),
         })
     }
 
     fn own(device: &str, order: &Order, agent: &Path) -> Result<Self> {
-        let (mut ours, mut theirs) = ([None, None], [None, None]);
-        for pair in order.addresses.chunks(2) {
-            let [a, b] = pair else { continue };
-            for (addr, of) in [(a, &mut ours), (b, &mut theirs)] {
-                let ip: IpAddr = addr.parse().doing(|| addr.clone())?;
-                of[usize::from(ip.is_ipv6())] = Some(addr.clone());
-            }
-        }
-        if order.addresses.is_empty() || order.addresses.len() % 2 == 1 {
+        if order.addresses.is_empty() {
             return fail(
                 "verbs:DEVICE wants --addresses OURS,THEIRS: an address of an interface that rocebud \
                  may use, and the device's",
             );
         }
-        let ([v4, v6], [their_v4, their_v6]) = (ours, theirs);
+        let (ours, theirs) = ends(&order.addresses)?;
         let program = vec![agent.display().to_string(), "verbs".into()];
         let party = rocebud_in(order.namespace.as_deref(), agent, ("", ""))?;
         Ok(Self {
-            ours: Party { v4, v6, ..party },
+            ours: party.at(ours),
             theirs: Party {
+                name: format!("the target ({device})"),
                 how: Reach::Program(program),
                 place: Place::Here(None),
                 run: String::new(),
                 program: String::new(),
                 netdev: String::new(),
                 device: device.to_owned(),
-                v4: their_v4,
-                v6: their_v6,
-            },
+                v4: None,
+                v6: None,
+                found: Found::default(),
+            }
+            .at(theirs),
             about: format!("{device} of this machine"),
+            mtu: None,
             frame: Frame::Nothing,
         })
     }
 
-    fn host(host: &str, agent: &Path) -> Result<Self> {
-        let with_port = if host.contains("]:") || host.matches(':').count() == 1 {
-            host.to_owned()
+    fn host(host: &str, order: &Order, agent: &Path) -> Result<Self> {
+        let socket = agent_socket(host)?;
+        let (ours, theirs) = if order.addresses.is_empty() {
+            ends(&[own_address_towards(socket)?, socket.ip()])?
         } else {
-            format!(
-                "{}:7471",
-                if host.contains(':') {
-                    format!("[{host}]")
-                } else {
-                    host.to_owned()
-                }
-            )
+            ends(&order.addresses)?
         };
-        let mut found = with_port
-            .to_socket_addrs()
-            .doing(|| format!("host {host}"))?;
-        let Some(socket) = found.next() else {
-            return fail(format!("host {host} has no address"));
-        };
-        let mine = own_address_towards(socket)?;
         let agent_address = Address {
             namespace: None,
             socket,
         };
-        let split = |ip: IpAddr| {
-            let text = ip.to_string();
-            if ip.is_ipv4() {
-                (Some(text), None)
-            } else {
-                (None, Some(text))
-            }
-        };
-        let ((v4, v6), (their_v4, their_v6)) = (split(mine), split(socket.ip()));
         Ok(Self {
-            ours: Party {
-                v4,
-                v6,
-                ..rocebud_in(None, agent, ("", ""))?
-            },
+            ours: rocebud_in(None, agent, ("", ""))?.at(ours),
             theirs: Party {
+                name: format!("the agent at {socket}"),
                 how: Reach::Agent(agent_address.clone()),
                 place: Place::There(agent_address),
                 run: String::new(),
                 program: String::new(),
                 netdev: String::new(),
                 device: String::new(),
-                v4: their_v4,
-                v6: their_v6,
-            },
+                v4: None,
+                v6: None,
+                found: Found::default(),
+            }
+            .at(theirs),
             about: format!("the agent at {socket}"),
+            mtu: None,
             frame: Frame::Nothing,
         })
     }
+}
+
+/// "HOST", "HOST:PORT", "[IPv6]:PORT" or "IPv6".
+fn agent_socket(host: &str) -> Result<SocketAddr> {
+    let with_port = if host.contains("]:") || host.matches(':').count() == 1 {
+        host.to_owned()
+    } else if host.contains(':') {
+        format!("[{host}]:7471")
+    } else {
+        format!("{host}:7471")
+    };
+    let mut found = with_port
+        .to_socket_addrs()
+        .doing(|| format!("host {host}"))?;
+    match found.next() {
+        Some(socket) => Ok(socket),
+        None => fail(format!("host {host} has no address")),
+    }
+}
+
+/// An end's addresses: IPv4, IPv6.
+type Addresses = [Option<IpAddr>; 2];
+
+/// Pairs of addresses of one family, ours first, as the two ends'.
+fn ends(addresses: &[IpAddr]) -> Result<(Addresses, Addresses)> {
+    let (mut ours, mut theirs): (Addresses, Addresses) = ([None; 2], [None; 2]);
+    for pair in addresses.chunks(2) {
+        let &[a, b] = pair else {
+            return fail("--addresses wants pairs: rocebud's address, then the target's");
+        };
+        if a.is_ipv4() != b.is_ipv4() {
+            return fail(format!(
+                "--addresses wants pairs of one family: {a} and {b} are not"
+            ));
+        }
+        let at = usize::from(a.is_ipv6());
+        if ours[at].is_some() {
+            return fail("--addresses wants one pair of IPv4 and one of IPv6 at most");
+        }
+        (ours[at], theirs[at]) = (Some(a), Some(b));
+    }
+    Ok((ours, theirs))
 }
 
 fn own_address_towards(peer: SocketAddr) -> Result<IpAddr> {
@@ -378,6 +460,7 @@ fn rocebud_in(namespace: Option<&str>, agent: &Path, (v4, v6): (&str, &str)) -> 
     argv.extend(["run", "--"].map(str::to_owned));
     argv.extend([agent.display().to_string(), "verbs".into()]);
     Ok(Party {
+        name: "rocebud".into(),
         how: Reach::Program(argv),
         place: Place::Here(namespace.map(str::to_owned)),
         run: format!("{rocebud} run --"),
@@ -386,5 +469,6 @@ fn rocebud_in(namespace: Option<&str>, agent: &Path, (v4, v6): (&str, &str)) -> 
         device: String::new(),
         v4: Some(v4.into()),
         v6: Some(v6.into()),
+        found: Found::default(),
     })
 }

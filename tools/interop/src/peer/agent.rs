@@ -31,10 +31,20 @@ pub struct Ended {
 }
 
 impl Address {
+    /// What to do about one that does not answer: the guest's is ours.
+    fn remedy(&self) -> &'static str {
+        if self.namespace.is_none() {
+            "; start it there: rocebud interop agent --listen ADDRESS"
+        } else {
+            ""
+        }
+    }
+
     fn connect(&self) -> Result<TcpStream> {
         let connect = || {
             TcpStream::connect_timeout(&self.socket, Duration::from_secs(5))
                 .doing(|| format!("the agent at {} does not answer", self.socket))
+                .map_err(|Error(why)| Error(why + self.remedy()))
         };
         let stream = match &self.namespace {
             Some(name) => netns::enter(name, connect)?,
@@ -66,7 +76,7 @@ impl Address {
             .write_all(payload)
             .doing(|| "greeting the agent".into())?;
         let mut reader = BufReader::new(stream);
-        greeted(&mut reader)?;
+        greeted(&mut reader).doing(|| format!("the agent at {}", self.socket))?;
         reader
             .get_ref()
             .set_read_timeout(None)
@@ -134,15 +144,17 @@ impl Address {
 /// The agent's first answer.
 pub(crate) fn greeted(reader: &mut impl BufRead) -> Result<()> {
     let mut line = String::new();
-    reader
-        .read_line(&mut line)
-        .doing(|| "the agent does not greet".into())?;
+    let read = reader.read_line(&mut line);
     let line = line.trim();
-    match line.strip_prefix("error ") {
-        Some(why) => fail(format!("the agent refuses: {why}")),
-        None if line == "ok" || line.starts_with("ok ") => Ok(()),
-        None => fail(format!(
-            "what answers is no agent of rocebud interop: {line:?}"
+    match (read, line.strip_prefix("error ")) {
+        (Err(_), _) => {
+            fail("what listens there does not greet: is it an agent of rocebud interop?")
+        }
+        (Ok(0), _) => fail("what listens there hangs up: is it an agent of rocebud interop?"),
+        (Ok(_), Some(why)) => fail(format!("it refuses: {why}")),
+        (Ok(_), None) if line == "ok" || line.starts_with("ok ") => Ok(()),
+        (Ok(_), None) => fail(format!(
+            "what answers there is no agent of rocebud interop: {line:?}"
         )),
     }
 }

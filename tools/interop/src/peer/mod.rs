@@ -8,6 +8,7 @@ use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -65,7 +66,6 @@ pub struct Peer {
     /// How it is run, and how long the boot took.
     pub how: String,
     qemu: Qemu,
-    dir: PathBuf,
 }
 
 impl Peer {
@@ -74,8 +74,7 @@ impl Peer {
     /// # Errors
     /// qemu is missing, the guest does not boot in time, or another agent answers.
     pub fn boot(image: &Image, options: &Options) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("rocebud-interop-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).doing(|| format!("{}", dir.display()))?;
+        let dir = cleanup::scratch()?;
         let verdict = crate::cache::directory()?.join(format!("accel-{}", boot_id()));
         let mut accel = options
             .accel
@@ -111,7 +110,6 @@ impl Peer {
             version: image.version.clone(),
             how,
             qemu,
-            dir,
         })
     }
 
@@ -129,7 +127,6 @@ impl Peer {
 impl Drop for Peer {
     fn drop(&mut self) {
         self.qemu.stop();
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -227,7 +224,9 @@ impl Qemu {
         command
             .stdin(Stdio::null())
             .stdout(out.try_clone().doing(|| "a log".into())?)
-            .stderr(out);
+            .stderr(out)
+            // a Ctrl-C is for this program, which then ends the guest
+            .process_group(0);
         let child = command
             .spawn()
             .doing(|| "starting setpriv (util-linux)".into())?;

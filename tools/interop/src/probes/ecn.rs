@@ -4,6 +4,7 @@ use rocebud_wire::frame::{Frame, Ipv4, Ipv6, Net, Outer, Udp};
 use rocebud_wire::{Class, Packet, Qpn};
 
 use super::{Scene, cells};
+use crate::cleanup;
 use crate::error::{Error, Result, fail};
 use crate::matrix::{Cell, Type};
 use crate::shell::Place;
@@ -176,8 +177,7 @@ pub(super) fn decoded(scene: &mut Scene<'_>) -> Result<()> {
         .filter(|f| is_cnp(f))
         .filter_map(qpn)
         .collect();
-    let file =
-        std::env::temp_dir().join(format!("rocebud-interop-{}-cnp.pcap", std::process::id()));
+    let file = cleanup::scratch()?.join("cnp.pcap");
     pcap::write(&file, &frames)?;
     // tshark 4.0 knows the opcode by its number only
     let command = format!(
@@ -185,9 +185,8 @@ pub(super) fn decoded(scene: &mut Scene<'_>) -> Result<()> {
          -T fields -e infiniband.bth.destqp 2>/dev/null",
         file.display()
     );
-    let ended = Place::Here(None).run(&command, 100);
-    let _ = std::fs::remove_file(&file);
-    let said: Vec<String> = ended?.output.lines().map(str::to_owned).collect();
+    let ended = Place::Here(None).run(&command, 100)?;
+    let said: Vec<String> = ended.output.lines().map(str::to_owned).collect();
     if ours.is_empty() || said != ours {
         return fail(format!("tshark reads {said:?}, we sent {ours:?}"));
     }
