@@ -10,11 +10,12 @@ use rocebud_wire::frame::{Frame, Net};
 use rocebud_wire::{Packet, Syndrome};
 
 use crate::cell::{self, Verdict};
+use crate::cleanup;
 use crate::error::{Result, fail};
 use crate::known::{self, Known};
-use crate::matrix::Connect;
+use crate::matrix::{Cell, Connect};
 use crate::run::{Order, chosen};
-use crate::target::{Bench, Target};
+use crate::target::Bench;
 use crate::wire::{End, Seen};
 
 const ACCEPTED: &str = include_str!("../matrix/differences.toml");
@@ -42,16 +43,28 @@ pub struct Differences {
 /// # Errors
 /// A bench cannot be set up, or no cell is left.
 pub fn run(order: &Order) -> Result<Differences> {
+    let cells = chosen(order)?;
+    let bench = Bench::set_up(order)?;
+    bench.check()?;
+    compare(&bench, order.target.name(), &cells)
+}
+
+/// Plays cells against a target and against rocebud.
+///
+/// # Errors
+/// This program does not carry the wire, rocebud's bench cannot be set up, or no cell is left.
+pub fn compare(bench: &Bench, target: &str, cells: &[Cell]) -> Result<Differences> {
     let mut all = Differences {
-        accepted: known::parse(ACCEPTED, order.target.name())?,
+        accepted: known::parse(ACCEPTED, target)?,
         ..Differences::default()
     };
-    let theirs = traces(order, &mut all.skipped)?;
-    let rocebud = Order {
-        target: Target::Rocebud,
-        ..order.clone()
+    let Some(mtu) = bench.mtu.filter(|_| bench.wire().is_some()) else {
+        return fail("packets can be compared only where this program carries the wire");
     };
-    let ours = traces(&rocebud, &mut all.skipped)?;
+    let theirs = traces(bench, target, cells, &mut all.skipped);
+    let rocebud = Bench::rocebud(mtu)?;
+    rocebud.check()?;
+    let ours = traces(&rocebud, "rocebud", cells, &mut all.skipped);
     for (name, theirs) in &theirs {
         if let Some(ours) = ours.get(name) {
             all.cells += 1;
@@ -59,34 +72,85 @@ pub fn run(order: &Order) -> Result<Differences> {
         }
     }
     if all.cells == 0 {
-        return fail("no cell went right against both");
+        return fail(format!(
+            "no cell went right against both: {}",
+            all.skipped.join("; ")
+        ));
     }
     Ok(all)
 }
 
-fn traces(order: &Order, skipped: &mut Vec<String>) -> Result<Traces> {
-    let mut cells = chosen(order)?;
-    // rdma_cm draws PSNs and identifiers anew each time.
-    cells.retain(|cell| cell.connect == Connect::Hand);
-    let bench = Bench::set_up(order)?;
-    bench.check()?;
-    if bench.wire().is_none() {
-        return fail("packets can be compared only where this program carries the wire");
-    }
+fn traces(bench: &Bench, target: &str, cells: &[Cell], skipped: &mut Vec<String>) -> Traces {
     let mut pair = None;
     let mut traces = Traces::new();
-    for cell in &cells {
-        let (ran, frames) = cell::run(&bench, &mut pair, cell, "target");
+    for cell in cells {
+        cleanup::stop_if_ending();
+        let (ran, frames) = cell::run(bench, &mut pair, cell, "target");
         if ran.verdict == Verdict::Ok {
-            let theirs = frames.iter().filter(|f| f.from == End::Theirs);
-            traces.insert(ran.name, theirs.filter_map(fields).collect());
+            traces.insert(ran.name, trace(cell, &frames));
         } else {
-            let target = order.target.name();
             skipped.push(format!("{target}: {}: {}", ran.name, ran.verdict.why()));
         }
     }
-    Ok(traces)
+    traces
 }
+
+/// What the target's end sends. rdma_cm draws queue pairs' first PSNs and its own identifiers anew each time, so of
+/// cells that it connects only its datagrams are compared, and each once: how often one is repeated is a matter of time.
+fn trace(cell: &Cell, frames: &[Seen]) -> Vec<Fields> {
+    let theirs = frames.iter().filter(|f| f.from == End::Theirs);
+    if cell.connect == Connect::Hand {
+        return theirs.filter_map(fields).collect();
+    }
+    let mut told = Vec::new();
+    let mut all = Vec::new();
+    for seen in theirs {
+        if let Some((message, fields)) = management(seen)
+            && !told.contains(&message)
+        {
+            told.push(message);
+            all.push(fields);
+        }
+    }
+    all
+}
+
+/// A datagram of the connection manager: its kind and transaction, and what of it can be compared.
+fn management(seen: &Seen) -> Option<([u8; 10], Fields)> {
+    let frame = Frame::parse(&seen.bytes).ok()?;
+    let packet = Packet::parse(frame.ib).ok()?;
+    let mad = packet.payload;
+    let deth = packet.ext.deth?;
+    let mut message = [0; 10];
+    message.copy_from_slice(mad.get(8..18)?);
+    // The end of a connection comes when its cell is over, or even in the next one.
+    let opens = (REQ..DREQ).contains(&mad[17]);
+    if packet.bth.dest_qp.value() != 1 || mad[1] != CM_CLASS || !opens {
+        return None;
+    }
+    let header: Vec<String> = mad.get(..4)?.iter().map(|b| format!("{b:02x}")).collect();
+    let mut fields: Fields = vec![(
+        "opcode",
+        format!("CM attribute {:02x}{:02x}", mad[16], mad[17]),
+    )];
+    let mut add = |name, value: String| fields.push((name, value));
+    add("AckReq", packet.bth.ack_req.to_string());
+    add("solicited", packet.bth.solicited.to_string());
+    add("MigReq", packet.bth.migreq.to_string());
+    add("P_Key", format!("{:#x}", packet.bth.pkey.0));
+    add("Q_Key", format!("{:#x}", deth.qkey.0));
+    add("source queue pair", deth.src_qp.value().to_string());
+    add("length", mad.len().to_string());
+    add("MAD header", header.join(" "));
+    network(&frame, &mut fields);
+    Some((message, fields))
+}
+
+/// Management class of the connection manager.
+const CM_CLASS: u8 = 7;
+/// Its attributes, in one byte: the first, and that which ends a connection; REP, RTU and their kin are between.
+const REQ: u8 = 0x10;
+const DREQ: u8 = 0x15;
 
 fn fields(seen: &Seen) -> Option<Fields> {
     let frame = Frame::parse(&seen.bytes).ok()?;
@@ -118,6 +182,12 @@ fn fields(seen: &Seen) -> Option<Fields> {
     });
     let bytes = packet.payload.len();
     add("payload", format!("{bytes} bytes, sum {sum:08x}"));
+    network(&frame, &mut fields);
+    Some(fields)
+}
+
+fn network(frame: &Frame<'_>, fields: &mut Fields) {
+    let mut add = |name, value: String| fields.push((name, value));
     match &frame.outer.net {
         Net::V4(ip, udp) => {
             add("TTL", ip.ttl.to_string());
@@ -131,7 +201,6 @@ fn fields(seen: &Seen) -> Option<Fields> {
         }
         Net::Grh(_) => {}
     }
-    Some(fields)
 }
 
 /// A source port is a hash of both queue pairs: only its range can be compared.
@@ -206,6 +275,12 @@ impl Differences {
         }
         let place = || (0, format!("{cell}, packet {}", at + 1));
         self.found.entry(what).or_insert_with(place).0 += 1;
+    }
+
+    /// Cells that could not be compared, and why.
+    #[must_use]
+    pub fn skipped(&self) -> &[String] {
+        &self.skipped
     }
 
     /// How many kinds of differences have no reason.

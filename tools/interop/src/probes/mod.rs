@@ -15,6 +15,7 @@ use crate::wire::Seen;
 
 pub mod ecn;
 pub mod icrc;
+pub mod same;
 
 /// A probe. All of them need a wire that this program carries, and are part of the short form.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,11 @@ pub const ALL: &[Probe] = &[
         name: "ICRC: every packet is accepted, spoiled ones are not",
         missing: nothing,
         run: icrc::spoiled,
+    },
+    Probe {
+        name: "differential: no packet differs from rocebud's without a reason",
+        missing: nothing,
+        run: same::packets,
     },
 ];
 
