@@ -130,7 +130,15 @@ impl Report {
     pub fn html(&self) -> String {
         let s = self.sums();
         let mut rows = String::new();
-        for ran in &self.cells {
+        // what somebody must look at comes first
+        let mut cells: Vec<&Ran> = self.cells.iter().collect();
+        cells.sort_by_key(|ran| match ran.verdict {
+            Verdict::Failed(_) => 0,
+            Verdict::NotRun(_) => 1,
+            Verdict::Known(_) => 2,
+            Verdict::Ok => 3,
+        });
+        for ran in cells {
             let class = ran.verdict.word().replace(' ', "-").to_lowercase();
             let _ = writeln!(
                 rows,
@@ -169,8 +177,9 @@ fn escaped(text: &str) -> String {
 }
 
 const PAGE: &str = r#"<!doctype html><html lang=en><meta charset=utf-8><title>@TITLE@</title>
-<style>body{font:14px system-ui;margin:2em}table{border-collapse:collapse}td,th{padding:2px 10px;text-align:left;border-bottom:1px solid #ddd}
-tr.failed{background:#fdd}tr.known{background:#ffd}tr.not-run{background:#eee}td:nth-child(n+4):nth-child(-n+6){text-align:right}</style>
+<style>body{font:14px system-ui;margin:2em}table{border-collapse:collapse}td,th{padding:2px 10px;text-align:left;border-bottom:1px solid #ddd;vertical-align:top}
+th{position:sticky;top:0;background:#fff}td:nth-child(-n+6){white-space:nowrap}td:last-child{white-space:pre-wrap}
+tr.failed{background:#fdd}tr.known{background:#ffd}tr.not-run{background:#eee}tr>:nth-child(n+4):nth-child(-n+6){text-align:right}</style>
 <h1>@TITLE@</h1><p>@ABOUT@<p><b>@SUMS@</b> <input id=f placeholder="words to look for" oninput="
 for(const r of document.querySelectorAll('tbody tr'))r.hidden=!f.value.split(' ').every(w=>r.textContent.includes(w))">
 <table><thead><tr><th>verdict<th>group<th>cell<th>packets<th>sent again<th>ms<th>reason</thead><tbody>
@@ -180,6 +189,27 @@ for(const r of document.querySelectorAll('tbody tr'))r.hidden=!f.value.split(' '
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_begins_with_what_is_wrong() {
+        let cell = |name: &str, verdict| Ran {
+            verdict,
+            ..Ran::new(name.into(), "group")
+        };
+        let report = Report {
+            target: "target".into(),
+            about: String::new(),
+            seconds: 1.0,
+            cells: vec![
+                cell("right", Verdict::Ok),
+                cell("explained", Verdict::Known("why".into())),
+                cell("wrong", Verdict::Failed("why".into())),
+            ],
+        };
+        let page = report.html();
+        let at = |name: &str| page.find(&format!("<td>{name}<td>")).expect("it is listed");
+        assert!(at("wrong") < at("explained") && at("explained") < at("right"));
+    }
 
     #[test]
     fn what_peers_say_cannot_become_markup() {
