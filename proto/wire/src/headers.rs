@@ -219,22 +219,41 @@ impl Ext {
 
     /// Writes the headers of `set`.
     pub(crate) fn encode(&self, set: ExtSet, w: &mut Writer<'_>) {
-        for one in set.iter() {
-            match one {
-                ExtSet::RDETH => w.put(&self.rdeth.unwrap_or_default().encode()),
-                ExtSet::DETH => w.put(&self.deth.unwrap_or_default().encode()),
-                ExtSet::XRCETH => w.put(&self.xrceth.unwrap_or_default().encode()),
-                ExtSet::FETH => w.put(&self.feth.unwrap_or_default().encode()),
-                ExtSet::RETH => self.reth.unwrap_or_default().encode(w),
-                ExtSet::ATOMIC_ETH => self.atomic_eth.unwrap_or_default().encode(w),
-                ExtSet::AETH => w.put(&self.aeth.unwrap_or_default().encode()),
-                ExtSet::ATOMIC_ACK_ETH => {
-                    w.put(&self.atomic_ack_eth.unwrap_or_default().orig.to_be_bytes());
-                }
-                ExtSet::IMM_DT => w.put(&self.imm_dt.unwrap_or_default()),
-                ExtSet::IETH => w.put(&self.ieth.unwrap_or_default().0.to_be_bytes()),
-                _ => {}
+        if set.is_empty() {
+            return;
+        }
+        let has = |one: ExtSet| set.contains(one);
+        if set.intersects(ExtSet::RDETH.union(ExtSet::DETH).union(ExtSet::XRCETH)) {
+            if has(ExtSet::RDETH) {
+                w.put(&self.rdeth.unwrap_or_default().encode());
             }
+            if has(ExtSet::DETH) {
+                w.put(&self.deth.unwrap_or_default().encode());
+            }
+            if has(ExtSet::XRCETH) {
+                w.put(&self.xrceth.unwrap_or_default().encode());
+            }
+        }
+        if has(ExtSet::FETH) {
+            w.put(&self.feth.unwrap_or_default().encode());
+        }
+        if has(ExtSet::RETH) {
+            self.reth.unwrap_or_default().encode(w);
+        }
+        if has(ExtSet::ATOMIC_ETH) {
+            self.atomic_eth.unwrap_or_default().encode(w);
+        }
+        if has(ExtSet::AETH) {
+            w.put(&self.aeth.unwrap_or_default().encode());
+        }
+        if has(ExtSet::ATOMIC_ACK_ETH) {
+            w.put(&self.atomic_ack_eth.unwrap_or_default().orig.to_be_bytes());
+        }
+        if has(ExtSet::IMM_DT) {
+            w.put(&self.imm_dt.unwrap_or_default());
+        }
+        if has(ExtSet::IETH) {
+            w.put(&self.ieth.unwrap_or_default().0.to_be_bytes());
         }
     }
 }

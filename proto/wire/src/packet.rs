@@ -193,7 +193,9 @@ impl Header {
         }
         let len = w.written();
         let end = len + payload_len;
-        if let Some(gap) = frame.get_mut(end..end + usize::from(pad)) {
+        if pad != 0
+            && let Some(gap) = frame.get_mut(end..end + usize::from(pad))
+        {
             gap.fill(0);
         }
         len

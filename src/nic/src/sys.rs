@@ -256,6 +256,9 @@ pub(crate) fn receive_many(
     headroom: usize,
     arrivals: &mut [Arrival],
 ) -> Result<usize, i32> {
+    if let ([buffer], [arrival, ..]) = (&mut *buffers, &mut *arrivals) {
+        return receive_one(fd, buffer, headroom, arrival);
+    }
     let n = buffers.len().min(arrivals.len()).min(MESSAGES_MAX);
     let mut iovs = [const { MaybeUninit::<libc::iovec>::uninit() }; MESSAGES_MAX];
     let mut msgs = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MESSAGES_MAX];
@@ -279,27 +282,22 @@ pub(crate) fn receive_many(
         msg.msg_hdr.msg_controllen = CONTROL_MAX as _;
     }
     let first = msgs.as_mut_ptr().cast::<libc::mmsghdr>();
-    let rc = match n {
-        0 => return Ok(0),
-        // SAFETY: the first header was written above; it points into a buffer and an arrival that
-        // are borrowed mutably and distinct, with their true lengths.
-        1 => unsafe { receive_one(fd, first) },
-        // SAFETY: as above, for the first `n` headers.
-        _ => unsafe {
-            libc::syscall(
-                libc::SYS_recvmmsg,
-                fd.as_raw_fd(),
-                first,
-                n,
-                libc::MSG_DONTWAIT,
-                ptr::null_mut::<libc::timespec>(),
-            ) as isize
-        },
+    // SAFETY: the first `n` headers were written above; they point into buffers and arrivals that
+    // are borrowed mutably and distinct, with their true lengths.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_recvmmsg,
+            fd.as_raw_fd(),
+            first,
+            n,
+            libc::MSG_DONTWAIT,
+            ptr::null_mut::<libc::timespec>(),
+        )
     };
     if rc < 0 {
         return Err(last_errno());
     }
-    let got = rc.unsigned_abs().min(n);
+    let got = usize::try_from(rc).unwrap_or(0).min(n);
     for (msg, arrival) in msgs.iter().zip(arrivals.iter_mut()).take(got) {
         // SAFETY: the first `n >= got` headers were written above.
         let msg = unsafe { msg.assume_init_ref() };
@@ -313,21 +311,57 @@ pub(crate) fn receive_many(
     Ok(got)
 }
 
-/// One `recvmsg`, a little cheaper than a `recvmmsg` of one, with the same result.
-///
-/// # Safety
-/// `msg` points to a header whose pointers are valid for writing.
-unsafe fn receive_one(fd: BorrowedFd<'_>, msg: *mut libc::mmsghdr) -> isize {
-    // SAFETY: `msg` is valid by contract, and so is its first field.
-    let hdr = unsafe { &raw mut (*msg).msg_hdr };
-    // SAFETY: by contract.
-    let len = unsafe { libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), hdr, libc::MSG_DONTWAIT) };
-    if len < 0 {
-        return -1;
-    }
-    // SAFETY: `msg` is valid by contract.
-    unsafe { (*msg).msg_len = u32::try_from(len).unwrap_or(u32::MAX) };
-    1
+/// One `recvmsg`: most polls are in vain, and in those what a call costs is what a packet waits.
+#[inline]
+fn receive_one(
+    fd: BorrowedFd<'_>,
+    buffer: &mut Buffer,
+    headroom: usize,
+    arrival: &mut Arrival,
+) -> Result<usize, i32> {
+    let room = buffer.0.get_mut(headroom..).unwrap_or_default();
+    let mut iov = libc::iovec {
+        iov_base: room.as_mut_ptr().cast(),
+        iov_len: room.len(),
+    };
+    let mut msg = empty_message().msg_hdr;
+    msg.msg_name = arrival.name.as_mut_ptr().cast();
+    msg.msg_namelen = NAME_MAX as libc::socklen_t;
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = arrival.control.as_mut_ptr().cast();
+    msg.msg_controllen = CONTROL_MAX as _;
+    // SAFETY: the header points into a buffer and an arrival that are borrowed mutably, with their
+    // true lengths.
+    let len = unsafe {
+        libc::syscall(
+            libc::SYS_recvmsg,
+            fd.as_raw_fd(),
+            &raw mut msg,
+            libc::MSG_DONTWAIT,
+        )
+    };
+    let Ok(len) = usize::try_from(len) else {
+        return Err(last_errno());
+    };
+    arrival.len = len.min(room.len());
+    arrival.flags = msg.msg_flags;
+    // The type of the field differs between C libraries.
+    #[allow(clippy::unnecessary_cast)]
+    let control_len = msg.msg_controllen as usize;
+    arrival.control_len = control_len.min(CONTROL_MAX);
+    Ok(1)
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut at = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `at` is a valid place for the result and lives through the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut at) };
+    at.tv_sec.cast_unsigned() * 1_000_000_000 + at.tv_nsec.cast_unsigned()
 }
 
 /// A header without name, payload and control messages.

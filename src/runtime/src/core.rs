@@ -208,14 +208,15 @@ impl Core {
         if received != 0 && enough(&mut self.later, self.node.wants_transmit()) {
             return Turn { received, sent: 0 };
         }
-        let at = if received == 0 { at } else { now() };
+        let mut at = if received == 0 { at } else { now() };
         if self.node.next_timeout().is_some_and(|due| due <= at) {
             received += self.drain(shared);
             let (node, mut world) = self.split(shared);
-            node.on_timeout(world.now, &mut world);
+            at = world.now;
+            node.on_timeout(at, &mut world);
         }
         self.posts = 0;
-        let sent = self.transmit(shared) + self.retry_raw(shared);
+        let sent = self.transmit_at(shared, at) + self.retry_raw(shared);
         Turn { received, sent }
     }
 
@@ -233,6 +234,9 @@ impl Core {
     }
 
     fn retry_raw(&mut self, shared: &Shared) -> usize {
+        if self.raw.is_empty() {
+            return 0;
+        }
         let due = self.raw.due().is_some_and(|at| at <= now());
         if !self.raw.is_stuck() && !due {
             return 0;
@@ -271,8 +275,21 @@ impl Core {
 
     /// Sends what the engine has, a bounded amount.
     pub(crate) fn transmit(&mut self, shared: &Shared) -> usize {
+        if !self.may_transmit() {
+            return 0;
+        }
+        self.transmit_at(shared, now())
+    }
+
+    #[inline]
+    fn may_transmit(&mut self) -> bool {
         self.node.retry_held();
-        if !self.node.wants_transmit() && !self.tx.is_stuck() {
+        self.node.wants_transmit() || self.tx.is_stuck()
+    }
+
+    /// As [`Core::transmit`], for callers that have read the clock with the lock held.
+    pub(crate) fn transmit_at(&mut self, shared: &Shared, now: Instant) -> usize {
+        if !self.may_transmit() {
             return 0;
         }
         let mut world = World {
@@ -280,7 +297,7 @@ impl Core {
             pages: &shared.pages,
             dir: &self.dir,
             flow: &mut self.flow,
-            now: now(),
+            now,
             guard: None,
         };
         match &mut self.link {
@@ -314,7 +331,7 @@ impl Core {
         };
         self.dir.gather();
         let received = link
-            .recv(RX_BATCHES, &mut |frame| rx.frame(&frame, &mut world))
+            .recv_at(at.0, RX_BATCHES, &mut |frame| rx.frame(&frame, &mut world))
             .unwrap_or(0);
         self.dir.tell();
         if received != 0 {

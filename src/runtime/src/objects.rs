@@ -9,8 +9,8 @@ use std::sync::{Arc, MutexGuard};
 use rocebud_ctl::page::QpIdentity;
 use rocebud_engine::SrqMask;
 use rocebud_objects::{
-    AttrMask, Errno, Misuse, Path, QpAttr, QpInit, QpState, RateLimit, RecvWr, SendWr, SrqAttr,
-    SrqId, SrqInit, Wc,
+    AttrMask, Errno, Instant, Misuse, Path, QpAttr, QpInit, QpState, RateLimit, RecvWr, SendWr,
+    SrqAttr, SrqId, SrqInit, Wc,
 };
 use rocebud_wire::{Gid, Qpn};
 
@@ -483,9 +483,11 @@ impl Runtime {
         }
         let mut refused = None;
         let mut bytes = 0;
+        let now;
         {
             let (node, mut world) = core.split(&self.shared);
-            self.progress.posted(world.now.0);
+            now = world.now;
+            self.progress.posted(now.0);
             for (posted, wr) in wrs.into_iter().enumerate() {
                 let done = wr.and_then(|wr| {
                     bytes += wr.payload.len();
@@ -497,7 +499,7 @@ impl Runtime {
                 }
             }
         }
-        self.send_soon(&mut core, bytes);
+        self.send_soon(&mut core, bytes, now);
         refused.map_or(Ok(()), Err)
     }
 
@@ -513,19 +515,25 @@ impl Runtime {
             return self.post_sends_raw(&mut core, qpn, wrs);
         }
         let (node, mut world) = core.split(&self.shared);
-        self.progress.posted(world.now.0);
-        node.post_sends(world.now, qpn, wrs, &mut world)?;
-        self.send_soon(&mut core, bytes);
+        let now = world.now;
+        self.progress.posted(now.0);
+        node.post_sends(now, qpn, wrs, &mut world)?;
+        self.send_soon(&mut core, bytes, now);
         Ok(())
     }
 
     /// Sends what was posted, `bytes` in all, unless it may wait for more. Waiting needs somebody
     /// who sends in the end: the program's next call, or the progress thread.
-    fn send_soon(&self, core: &mut Core, bytes: u64) {
+    fn send_soon(&self, core: &mut Core, bytes: u64, now: Instant) {
         core.later.called();
-        let waits = bytes <= SMALL_POST_BYTES && !self.progress.is_away() && core.may_wait(now().0);
-        if !waits {
+        let waits = bytes <= SMALL_POST_BYTES && !self.progress.is_away() && core.may_wait(now.0);
+        if waits {
+            return;
+        }
+        if core.transmit_at(&self.shared, now) != 0 && core.has_more() {
             self.kick(core);
+        } else {
+            self.progress.rearm(core);
         }
     }
 

@@ -66,6 +66,18 @@ struct Batch {
     closed: bool,
     /// Its first packet is an acknowledgement.
     answers: bool,
+    /// That one is not sealed yet: it may still change its place.
+    unsealed: bool,
+}
+
+/// What a round took from the engine.
+#[derive(Default)]
+struct Filled {
+    packets: usize,
+    /// The last packets in a row to one process.
+    run: Option<Run>,
+    /// The engine had no more.
+    is_last: bool,
 }
 
 /// Staging buffer and what waits in it.
@@ -101,10 +113,17 @@ impl Tx {
     ) -> usize {
         let mut packets = 0;
         for _ in 0..ROUNDS_MAX {
+            let mut filled = Filled::default();
             if self.batches.is_empty() {
-                packets += self.fill(node, link, hooks, world);
+                filled = self.fill(node, link, hooks, world);
+                packets += filled.packets;
             }
-            if self.batches.is_empty() || !self.flush(link, world) {
+            let all_left = self.batches.is_empty() || self.flush(link, world);
+            // Behind the send: nobody waits for what we learn from it.
+            if let Some(run) = filled.run {
+                self.learn(node, link, &run, world);
+            }
+            if !all_left || filled.is_last {
                 break;
             }
         }
@@ -130,16 +149,17 @@ impl Tx {
         link: &mut UdpLink,
         hooks: &mut Hooks,
         world: &mut World<'_>,
-    ) -> usize {
-        let mut packets = 0;
-        let mut run: Option<Run> = None;
+    ) -> Filled {
+        let mut filled = Filled::default();
+        let run = &mut filled.run;
         while self.used + FRAME_BYTES_MAX <= self.staging.len() && self.batches.len() < BATCHES_MAX
         {
             let room = &mut self.staging[self.used..];
             let Some(out) = node.poll_transmit(world.now, room, world) else {
+                filled.is_last = true;
                 break;
             };
-            packets += 1;
+            filled.packets += 1;
             let asks = read_bytes(&self.staging[self.used..self.used + out.len]);
             if !run.as_mut().is_some_and(|r| r.takes(&out, asks))
                 && let Some(ended) = run.replace(Run::new(&out, asks))
@@ -160,10 +180,7 @@ impl Tx {
             world.flow.sent(to, dest, out.len, merged);
         }
         world.flow.flush();
-        if let Some(ended) = run {
-            self.learn(node, link, &ended, world);
-        }
-        packets
+        filled
     }
 
     fn learn(&mut self, node: &mut Node, link: &mut UdpLink, run: &Run, world: &World<'_>) {
@@ -221,8 +238,9 @@ impl Tx {
                     singly: false,
                     closed: alone,
                     answers: is_acknowledgement(&self.staging[self.used..end]),
+                    unsealed: false,
                 };
-                batch.add(&mut self.staging, self.used..end);
+                batch.begin(&mut self.staging, self.used..end);
                 self.batches.push(batch);
             }
         }
@@ -247,22 +265,16 @@ impl Tx {
 
     /// The same, once. True if the first that waits cannot leave as one.
     fn give(&mut self, link: &mut UdpLink, world: &World<'_>) -> bool {
-        let batches: Vec<TxBatch<'_>> = self
-            .batches
-            .iter()
-            .map(|b| TxBatch {
-                src: b.to.src,
-                dst: b.to.dst,
-                ifindex: b.to.ifindex,
-                sport: b.wanted,
-                traffic_class: b.to.traffic_class,
-                hop_limit: b.to.hop_limit,
-                segment: u16::try_from(b.segment).unwrap_or(u16::MAX),
-                data: &self.staging[b.bytes.clone()],
-                singly: b.singly,
-            })
-            .collect();
-        let report = link.send(&batches);
+        for batch in &mut self.batches {
+            batch.settle(&mut self.staging);
+        }
+        let report = match self.batches.as_slice() {
+            [only] => link.send(&[only.on_link(&self.staging)]),
+            many => {
+                let many: Vec<_> = many.iter().map(|b| b.on_link(&self.staging)).collect();
+                link.send(&many)
+            }
+        };
         world.add(Counter::SentBatches, report.sent as u64);
         if report.failed != 0 {
             world.add(Counter::SendErr, report.failed as u64);
@@ -281,11 +293,31 @@ impl Batch {
             && self.bytes.len() + len <= self.bytes_max
     }
 
+    /// Takes its first packet.
+    fn begin(&mut self, staging: &mut [u8], range: Range<usize>) {
+        if self.answers {
+            self.bytes.end = range.end;
+            self.count = 1;
+            self.unsealed = true;
+        } else {
+            self.add(staging, range);
+        }
+    }
+
+    /// Nothing changes its place any more.
+    fn settle(&mut self, staging: &mut [u8]) {
+        if std::mem::take(&mut self.unsealed) && self.icrc {
+            let first = self.bytes.start..self.bytes.start + self.segment;
+            self.seal(&mut staging[first], 0);
+        }
+    }
+
     /// Takes the packet at `range`, which follows the batch.
     fn add(&mut self, staging: &mut [u8], range: Range<usize>) {
+        self.settle(staging);
         self.closed |= range.len() < self.segment;
         if self.icrc {
-            self.seal(&mut staging[range.clone()]);
+            self.seal(&mut staging[range.clone()], self.count);
         }
         self.bytes.end = range.end;
         self.count += 1;
@@ -312,9 +344,25 @@ impl Batch {
         staging[start..range.end].rotate_left(shorter);
         self.segment = first;
         self.count = 0;
+        self.unsealed = false;
         self.bytes.end = start;
         self.add(staging, start..start + first);
         self.add(staging, start + first..range.end);
+    }
+
+    /// As the link wants it.
+    fn on_link<'a>(&self, staging: &'a [u8]) -> TxBatch<'a> {
+        TxBatch {
+            src: self.to.src,
+            dst: self.to.dst,
+            ifindex: self.to.ifindex,
+            sport: self.wanted,
+            traffic_class: self.to.traffic_class,
+            hop_limit: self.to.hop_limit,
+            segment: u16::try_from(self.segment).unwrap_or(u16::MAX),
+            data: &staging[self.bytes.clone()],
+            singly: self.singly,
+        }
     }
 
     /// Its packets leave one by one after all: each has identification 0.
@@ -324,17 +372,17 @@ impl Batch {
             return;
         };
         for packet in data.chunks_mut(self.segment.max(1)) {
-            self.seal(packet);
+            self.seal(packet, 0);
         }
     }
 
-    /// Writes the ICRC of the packet that becomes segment `self.count`.
-    fn seal(&self, frame: &mut [u8]) {
+    /// Writes the ICRC of the packet that becomes segment `index`.
+    fn seal(&self, frame: &mut [u8], index: usize) {
         let covered = icrc::covered(frame);
         let value = match (self.to.src, self.to.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let id = match self.id {
-                    IdRule::SegmentIndex => u16::try_from(self.count).unwrap_or(0),
+                    IdRule::SegmentIndex => u16::try_from(index).unwrap_or(0),
                     IdRule::Absent => 0,
                 };
                 let header = icrc::V4 {

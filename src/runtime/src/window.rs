@@ -38,7 +38,10 @@ type Key = (Gid, u16);
 
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
-    peers: HashMap<Key, Peer>,
+    peers: Vec<Peer>,
+    places: HashMap<Key, usize>,
+    /// Place of the peer that was sent to last: packets come in runs.
+    last: usize,
     reads: Reads,
 }
 
@@ -84,6 +87,7 @@ impl Reads {
 
 #[derive(Debug)]
 struct Peer {
+    key: Key,
     window: u32,
     /// Bytes since the last loss or step up.
     clean: u64,
@@ -110,16 +114,9 @@ impl Windows {
             self.reads.sent(node, run.asked, run.reads_lost, now_ns);
         }
         let start = node.config().peer_window_bytes;
-        if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&run.key) {
+        let Some(peer) = self.peer(run.key, start) else {
             return Finding::None;
-        }
-        let peer = self.peers.entry(run.key).or_insert(Peer {
-            window: start,
-            clean: 0,
-            unharmed: 0,
-            lost_ns: 0,
-            in_a_row: 0,
-        });
+        };
         let before = peer.window;
         if run.lost {
             if now_ns.saturating_sub(peer.lost_ns) > ONE_LOSS_NS {
@@ -147,6 +144,29 @@ impl Windows {
             return Finding::BatchesAreLost;
         }
         Finding::None
+    }
+
+    /// What is known about a peer, if there is room for it.
+    fn peer(&mut self, key: Key, start: u32) -> Option<&mut Peer> {
+        if self.peers.get(self.last).is_none_or(|peer| peer.key != key) {
+            self.last = match self.places.get(&key) {
+                Some(&place) => place,
+                None if self.peers.len() >= PEERS_MAX => return None,
+                None => {
+                    self.places.insert(key, self.peers.len());
+                    self.peers.push(Peer {
+                        key,
+                        window: start,
+                        clean: 0,
+                        unharmed: 0,
+                        lost_ns: 0,
+                        in_a_row: 0,
+                    });
+                    self.peers.len() - 1
+                }
+            };
+        }
+        self.peers.get_mut(self.last)
     }
 }
 
@@ -209,7 +229,7 @@ mod tests {
     }
 
     fn window(windows: &Windows) -> u32 {
-        windows.peers.values().next().unwrap().window
+        windows.peers[0].window
     }
 
     #[test]

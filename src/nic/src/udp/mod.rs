@@ -7,6 +7,7 @@
 mod addr;
 mod recv;
 mod send;
+mod settings;
 mod sockets;
 mod steering;
 
@@ -16,9 +17,11 @@ pub use sockets::{
 };
 pub use steering::{SLOTS_MAX, attach_steering};
 
+use crate::sys;
 use crate::{Caps, IdRule, PacketIo, RxFrame, SendReport, TxBatch};
 use recv::{Receiver, Receivers};
 use send::{SendSockets, Sender};
+use settings::SendSocket;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -44,8 +47,8 @@ impl UdpLink {
         let mut link = Self {
             receivers: Receivers::new(),
             send_sockets: SendSockets {
-                v4: sockets.send_v4,
-                v6: sockets.send_v6,
+                v4: SendSocket::all(sockets.send_v4, false),
+                v6: SendSocket::all(sockets.send_v6, true),
             },
             sender: Sender::new(ROCE_PORT),
         };
@@ -58,10 +61,10 @@ impl UdpLink {
     pub fn add_slot(&mut self, sockets: SlotSockets) -> io::Result<()> {
         self.add_receivers(sockets.recv_v4, sockets.recv_v6);
         if self.send_sockets.v4.is_empty() {
-            self.send_sockets.v4 = sockets.send_v4;
+            self.send_sockets.v4 = SendSocket::all(sockets.send_v4, false);
         }
         if self.send_sockets.v6.is_empty() {
-            self.send_sockets.v6 = sockets.send_v6;
+            self.send_sockets.v6 = SendSocket::all(sockets.send_v6, true);
         }
         Ok(())
     }
@@ -85,7 +88,7 @@ impl UdpLink {
     /// Every descriptor that the link has.
     pub fn all_fds(&self) -> Vec<RawFd> {
         let SendSockets { v4, v6 } = &self.send_sockets;
-        let send = v4.iter().chain(v6).map(|(_, fd)| fd.as_raw_fd());
+        let send = v4.iter().chain(v6).map(|socket| socket.fd.as_raw_fd());
         self.poll_fds().into_iter().chain(send).collect()
     }
 
@@ -114,6 +117,17 @@ impl UdpLink {
     /// kernel tells of a loss by itself only with the next datagram.
     pub fn look_for_losses(&mut self) {
         self.receivers.look_for_losses();
+    }
+
+    /// As [`PacketIo::recv`], for callers that have read the clock already: `now_ns` of
+    /// `CLOCK_MONOTONIC`. In a receive in vain the clock is a part that shows.
+    pub fn recv_at(
+        &mut self,
+        now_ns: u64,
+        max_batches: usize,
+        sink: &mut dyn FnMut(RxFrame<'_>),
+    ) -> io::Result<usize> {
+        self.receivers.recv(max_batches, now_ns, sink)
     }
 
     fn add_receivers(&mut self, v4: std::os::fd::OwnedFd, v6: Option<std::os::fd::OwnedFd>) {
@@ -155,15 +169,15 @@ impl PacketIo for UdpLink {
     fn real_sport(&self, v6: bool, wanted: u16) -> u16 {
         self.send_sockets
             .choose(v6, wanted)
-            .map_or(wanted, |(port, _)| *port)
+            .map_or(wanted, |socket| socket.port)
     }
 
     fn send(&mut self, batches: &[TxBatch<'_>]) -> SendReport {
-        self.sender.send(&self.send_sockets, batches)
+        self.sender.send(&mut self.send_sockets, batches)
     }
 
     fn recv(&mut self, max_batches: usize, sink: &mut dyn FnMut(RxFrame<'_>)) -> io::Result<usize> {
-        self.receivers.recv(max_batches, sink)
+        self.recv_at(sys::monotonic_ns(), max_batches, sink)
     }
 
     fn look_everywhere(&mut self) {

@@ -6,7 +6,6 @@ use crate::RxFrame;
 use crate::sys::{self, Arrival, Buffer};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 /// Buffers, that is most batches of one system call. Few, so that they stay in the cache.
 const BUFFERS: usize = 4;
@@ -15,7 +14,7 @@ const IDLE_AFTER: u32 = 64;
 /// An idle socket is looked at on one call in this many.
 const IDLE_LOOK_EVERY: u32 = 8;
 /// Whoever comes back after this long has slept or was woken: it wants every socket looked at.
-const SLEPT: Duration = Duration::from_micros(30);
+const SLEPT_NS: u64 = 30_000;
 
 /// One receive socket.
 pub(super) struct Receiver {
@@ -37,7 +36,7 @@ pub(super) struct Receivers {
     buffers: Vec<Buffer>,
     arrivals: Vec<Arrival>,
     calls: u32,
-    last_call: Instant,
+    last_call_ns: u64,
     look_everywhere: bool,
     dry: bool,
 }
@@ -76,7 +75,7 @@ impl Receivers {
             buffers: vec![Buffer([0; sys::BUFFER_BYTES]); BUFFERS],
             arrivals: vec![Arrival::empty(); BUFFERS],
             calls: 0,
-            last_call: Instant::now(),
+            last_call_ns: 0,
             look_everywhere: true,
             dry: false,
         }
@@ -115,12 +114,12 @@ impl Receivers {
     pub(super) fn recv(
         &mut self,
         max_batches: usize,
+        now_ns: u64,
         sink: &mut dyn FnMut(RxFrame<'_>),
     ) -> io::Result<usize> {
-        let now = Instant::now();
-        let all =
-            std::mem::take(&mut self.look_everywhere) || now.duration_since(self.last_call) > SLEPT;
-        self.last_call = now;
+        let slept = now_ns.saturating_sub(self.last_call_ns) > SLEPT_NS;
+        let all = std::mem::take(&mut self.look_everywhere) || slept;
+        self.last_call_ns = now_ns;
         self.calls = self.calls.wrapping_add(1);
         // The least idle socket is never skipped.
         let favourite = self.sockets.iter().map(|s| s.empty).min().unwrap_or(0);

@@ -1,11 +1,12 @@
 //! Batches out.
 
 use super::addr::write_name;
+use super::settings::SendSocket;
 use crate::sys::{self, Envelope, MESSAGES_MAX};
 use crate::{SendReport, TxBatch};
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 
 /// Turns batches into messages and hands them to the kernel.
 pub(super) struct Sender {
@@ -15,23 +16,41 @@ pub(super) struct Sender {
     pub(super) peer_port: u16,
 }
 
-/// Send sockets by family, with their ports.
+/// Send sockets by family.
 pub(super) struct SendSockets {
-    pub(super) v4: Vec<(u16, OwnedFd)>,
-    pub(super) v6: Vec<(u16, OwnedFd)>,
+    pub(super) v4: Vec<SendSocket>,
+    pub(super) v6: Vec<SendSocket>,
 }
 
 impl SendSockets {
     /// The socket that serves a wanted source port. The choice is a hash, so that flows spread
     /// whatever part of the port varies.
-    pub(super) fn choose(&self, v6: bool, wanted: u16) -> Option<&(u16, OwnedFd)> {
+    pub(super) fn choose(&self, v6: bool, wanted: u16) -> Option<&SendSocket> {
         let sockets = if v6 { &self.v6 } else { &self.v4 };
-        if sockets.len() < 2 {
-            return sockets.first();
-        }
-        let hash = u32::from(wanted).wrapping_mul(0x9E37_79B1) >> 16;
-        sockets.get(hash as usize % sockets.len())
+        sockets.get(place(sockets.len(), wanted))
     }
+
+    fn choose_mut(&mut self, v6: bool, wanted: u16) -> Option<&mut SendSocket> {
+        let sockets = if v6 { &mut self.v6 } else { &mut self.v4 };
+        let at = place(sockets.len(), wanted);
+        sockets.get_mut(at)
+    }
+
+    /// Both leave by one socket.
+    fn same(&self, a: &TxBatch<'_>, b: &TxBatch<'_>) -> bool {
+        let v6 = a.dst.is_ipv6();
+        let len = if v6 { self.v6.len() } else { self.v4.len() };
+        v6 == b.dst.is_ipv6() && (a.sport == b.sport || place(len, a.sport) == place(len, b.sport))
+    }
+}
+
+/// Which of `len` sockets serves a wanted source port.
+fn place(len: usize, wanted: u16) -> usize {
+    if len < 2 {
+        return 0;
+    }
+    let hash = u32::from(wanted).wrapping_mul(0x9E37_79B1) >> 16;
+    hash as usize % len
 }
 
 /// What to do after the kernel refused a message.
@@ -72,11 +91,16 @@ impl Sender {
         self.no_gso.iter().copied().collect()
     }
 
-    pub(super) fn send(&mut self, sockets: &SendSockets, batches: &[TxBatch<'_>]) -> SendReport {
+    pub(super) fn send(
+        &mut self,
+        sockets: &mut SendSockets,
+        batches: &[TxBatch<'_>],
+    ) -> SendReport {
         let mut report = SendReport::default();
         while let Some(first) = batches.get(report.sent) {
             let rest = batches.get(report.sent..).unwrap_or(&[]);
-            let Some((_, fd)) = sockets.choose(first.dst.is_ipv6(), first.sport) else {
+            let run = self.run_length(sockets, rest);
+            let Some(socket) = sockets.choose_mut(first.dst.is_ipv6(), first.sport) else {
                 report.refuse(libc::EAFNOSUPPORT);
                 continue;
             };
@@ -85,10 +109,9 @@ impl Sender {
                 report.seal_singly = true;
                 false
             } else if apart {
-                self.send_singles(fd.as_fd(), first, &mut report)
+                self.send_singles(socket, first, &mut report)
             } else {
-                let run = self.run_length(sockets, fd, rest);
-                self.send_run(fd.as_fd(), rest.get(..run).unwrap_or(rest), &mut report)
+                self.send_run(socket, rest.get(..run).unwrap_or(rest), &mut report)
             };
             if !went_on {
                 break;
@@ -97,38 +120,39 @@ impl Sender {
         report
     }
 
-    /// How many batches from the front leave by this socket, in one call.
-    fn run_length(&self, sockets: &SendSockets, fd: &OwnedFd, batches: &[TxBatch<'_>]) -> usize {
+    /// How many batches from the front leave by the first one's socket, in one call.
+    fn run_length(&self, sockets: &SendSockets, batches: &[TxBatch<'_>]) -> usize {
+        let Some((first, rest)) = batches.split_first() else {
+            return 0;
+        };
         let fits = |batch: &&TxBatch<'_>| {
             (batch.segments() == 1 || !batch.singly && self.gso(batch.dst))
-                && sockets
-                    .choose(batch.dst.is_ipv6(), batch.sport)
-                    .is_some_and(|(_, other)| std::ptr::eq(other, fd))
+                && sockets.same(first, batch)
         };
-        batches
-            .iter()
-            .skip(1)
-            .take(MESSAGES_MAX - 1)
-            .take_while(fits)
-            .count()
-            + 1
+        let others = rest.iter().take(MESSAGES_MAX - 1);
+        others.take_while(fits).count() + 1
     }
 
     /// Sends batches of one socket. Returns false when the socket is full.
     fn send_run(
         &mut self,
-        fd: BorrowedFd<'_>,
+        socket: &mut SendSocket,
         run: &[TxBatch<'_>],
         report: &mut SendReport,
     ) -> bool {
         let mut payloads = [&[][..]; MESSAGES_MAX];
+        if let Some(first) = run.first() {
+            socket.consider(first);
+        }
         for ((envelope, payload), batch) in self.envelopes.iter_mut().zip(&mut payloads).zip(run) {
-            address(envelope, batch, self.peer_port, batch.segments() > 1);
+            address(envelope, batch, self.peer_port);
+            socket.settle(envelope, batch, batch.segments() > 1);
             *payload = batch.data;
         }
         let (mut at, mut tries) = (0, 0);
         while let Some(batch) = run.get(at) {
-            match sys::send_many(fd, &self.envelopes[at..run.len()], &payloads[at..run.len()]) {
+            let (envelopes, payloads) = (&self.envelopes[at..run.len()], &payloads[at..run.len()]);
+            match sys::send_many(socket.fd.as_fd(), envelopes, payloads) {
                 Ok(n) => {
                     at += n;
                     report.sent += n;
@@ -140,7 +164,7 @@ impl Sender {
                         return false;
                     }
                     // The singles overwrite the envelopes: the caller comes again with the rest.
-                    return self.send_singles(fd, batch, report);
+                    return self.send_singles(socket, batch, report);
                 }
                 Err(errno) => match judge(errno, tries) {
                     Refusal::Full => return false,
@@ -160,11 +184,12 @@ impl Sender {
     /// full before the first; when it fills later, the others are lost as on any wire.
     fn send_singles(
         &mut self,
-        fd: BorrowedFd<'_>,
+        socket: &mut SendSocket,
         batch: &TxBatch<'_>,
         report: &mut SendReport,
     ) -> bool {
-        address(&mut self.envelopes[0], batch, self.peer_port, false);
+        address(&mut self.envelopes[0], batch, self.peer_port);
+        socket.settle(&mut self.envelopes[0], batch, false);
         let envelope = self.envelopes[0].clone();
         self.envelopes.fill(envelope);
         let mut segments = batch.data.chunks(usize::from(batch.segment.max(1)));
@@ -178,7 +203,7 @@ impl Sender {
                 payloads[waiting] = segment;
                 waiting += 1;
             }
-            match sys::send_many(fd, &self.envelopes, &payloads[..waiting]) {
+            match sys::send_many(socket.fd.as_fd(), &self.envelopes, &payloads[..waiting]) {
                 Ok(0) => break,
                 Ok(n) => {
                     any = true;
@@ -219,8 +244,8 @@ impl SendReport {
     }
 }
 
-/// Fills in the destination and the control messages of a batch.
-fn address(envelope: &mut Envelope, batch: &TxBatch<'_>, port: u16, segmented: bool) {
+/// Fills in where a batch goes to and comes from.
+fn address(envelope: &mut Envelope, batch: &TxBatch<'_>, port: u16) {
     // Elsewhere the routing table knows better: the source's interface need not be the way out.
     let scope = if needs_interface(batch.dst) {
         batch.ifindex
@@ -229,12 +254,6 @@ fn address(envelope: &mut Envelope, batch: &TxBatch<'_>, port: u16, segmented: b
     };
     envelope.name_len = write_name(batch.dst, port, scope, &mut envelope.name);
     envelope.control_len = 0;
-    let tos = i32::from(batch.traffic_class);
-    let ttl = i32::from(batch.hop_limit);
-    let (level, tos_kind, ttl_kind) = match batch.dst {
-        IpAddr::V4(_) => (libc::SOL_IP, libc::IP_TOS, libc::IP_TTL),
-        IpAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
-    };
     let src_given = !batch.src.is_unspecified() && batch.src.is_ipv6() == batch.dst.is_ipv6();
     if src_given || scope != 0 {
         match batch.src {
@@ -243,28 +262,15 @@ fn address(envelope: &mut Envelope, batch: &TxBatch<'_>, port: u16, segmented: b
                 let mut info = [0u8; 12];
                 info[..4].copy_from_slice(&scope.to_ne_bytes());
                 info[4..8].copy_from_slice(&src.octets());
-                envelope.push(level, libc::IP_PKTINFO, &info);
+                envelope.push(libc::SOL_IP, libc::IP_PKTINFO, &info);
             }
             IpAddr::V6(src) => {
                 let mut info = [0u8; 20];
                 info[..16].copy_from_slice(&src.octets());
                 info[16..].copy_from_slice(&scope.to_ne_bytes());
-                envelope.push(level, libc::IPV6_PKTINFO, &info);
+                envelope.push(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info);
             }
         }
-    }
-    if tos != 0 {
-        envelope.push(level, tos_kind, &tos.to_ne_bytes());
-    }
-    if ttl != 0 {
-        envelope.push(level, ttl_kind, &ttl.to_ne_bytes());
-    }
-    if segmented {
-        envelope.push(
-            libc::SOL_UDP,
-            libc::UDP_SEGMENT,
-            &batch.segment.to_ne_bytes(),
-        );
     }
 }
 

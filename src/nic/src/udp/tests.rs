@@ -265,7 +265,11 @@ fn check_steering(sender: &mut UdpLink, v6: bool, members: &[OwnedFd], slots: &[
         let member = members[want].try_clone().expect("dup");
         let mut receivers = Receivers::new();
         receivers.add(Receiver::new(member, v6));
-        while receivers.recv(8, &mut |_| {}).expect("recv") > 0 {}
+        while receivers
+            .recv(8, sys::monotonic_ns(), &mut |_| {})
+            .expect("recv")
+            > 0
+        {}
     }
 }
 
@@ -395,14 +399,66 @@ fn an_impossible_batch_is_reported_and_the_next_one_leaves() {
 }
 
 #[test]
+fn what_a_flow_keeps_asking_for_changes_nothing_for_others() {
+    let mut link = looped();
+    let data = pattern(3000);
+    // (segment, bytes, traffic class, hop limit), each long enough to become the socket's options.
+    let flows = [
+        (80, 100, 0, 255),
+        (0, 3000, 0, 255),
+        (80, 100, 0x20, 64),
+        (0, 40, 0x20, 64),
+        (1000, 3000, 0x08, 1),
+        (0, 1001, 0x08, 0),
+        (60, 900, 0, 0),
+        (0, 900, 0, 64),
+    ];
+    for v6 in [false, true] {
+        for (n, &(segment, len, traffic_class, hop_limit)) in flows.iter().enumerate() {
+            let of_flow = TxBatch {
+                traffic_class,
+                hop_limit,
+                ..batch(v6, segment, &data[..len])
+            };
+            // One of another kind comes along now and then, also in the same call.
+            let other = batch(v6, if n % 2 == 0 { 0 } else { 500 }, &data);
+            for round in 0..40 {
+                let batches = [of_flow, other];
+                let count = if round % 20 == 19 { 2 } else { 1 };
+                let report = link.send(&batches[..count]);
+                assert_eq!((report.sent, report.failed), (count, 0));
+                let segments = batches[..count].iter().map(TxBatch::segments).sum();
+                let mut got = collect(&mut link, segments).into_iter();
+                for sent in &batches[..count] {
+                    let parts: Vec<Got> = got.by_ref().take(sent.segments()).collect();
+                    let bytes: Vec<u8> = parts.iter().flat_map(|p| p.data.clone()).collect();
+                    assert!(bytes == sent.data, "flow {n} round {round}: other bytes");
+                    let hops = if sent.hop_limit == 0 {
+                        64
+                    } else {
+                        sent.hop_limit
+                    };
+                    let told = (parts[0].traffic_class, parts[0].hop_limit);
+                    assert_eq!(told, (sent.traffic_class, hops), "flow {n} round {round}");
+                }
+                assert!(got.next().is_none(), "flow {n} round {round}: more packets");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_send_socket_hears_nothing() {
     let link = looped();
-    let (port, fd) = &link.send_sockets.v4[0];
+    let socket = &link.send_sockets.v4[0];
     let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("socket");
     stranger
-        .send_to(b"hello", ("127.0.0.1", *port))
+        .send_to(b"hello", ("127.0.0.1", socket.port))
         .expect("send");
-    assert_eq!(queue_state(fd.as_fd()).expect("meminfo").used_bytes, 0);
+    assert_eq!(
+        queue_state(socket.fd.as_fd()).expect("meminfo").used_bytes,
+        0
+    );
 }
 
 #[test]
