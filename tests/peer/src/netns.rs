@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::program::Spec;
-use crate::{Failure, Outcome, tree};
+use crate::{Failure, Outcome, tree, wrong};
 
 mod links;
 
@@ -160,6 +160,21 @@ impl Host {
         Ok(counts
             .filter_map(|t| t.split(' ').next()?.parse::<u64>().ok())
             .sum())
+    }
+
+    /// The interface's link-local address, with its scope.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn link_local(&self) -> Result<String, Failure> {
+        let show = format!("-6 -o addr show dev {} scope link", self.netdev);
+        let show: Vec<&str> = show.split_whitespace().collect();
+        let said = self.plain("ip", &show).run()?.succeeded()?;
+        let address = said.split_whitespace().find_map(|w| w.split_once('/'));
+        match address {
+            Some((address, _)) => Ok(format!("{address}%{}", self.netdev)),
+            None => wrong(format!("no link-local address in:\n{said}")),
+        }
     }
 
     /// Process ids in this host.

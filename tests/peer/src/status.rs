@@ -1,10 +1,12 @@
 //! `rocebud status --json`, read without knowing its shape: counters are found by their names.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
 use crate::netns::Host;
-use crate::program::Spec;
-use crate::{Failure, tree, wrong};
+use crate::program::{Running, Spec};
+use crate::{Failure, Outcome, tree, wrong};
 
 /// A snapshot of a host's counters.
 #[derive(Debug)]
@@ -92,6 +94,11 @@ impl Status {
         (number("identifiers"), number("connections"))
     }
 
+    /// The daemon's process.
+    pub fn daemon_pid(&self) -> u64 {
+        self.0["daemon"]["pid"].as_u64().unwrap_or(0)
+    }
+
     /// Milliseconds of time-wait left, of each slot that rests.
     pub fn time_waits(&self) -> Vec<u64> {
         let slots = self.0["daemon"]["slots"].as_array();
@@ -102,6 +109,25 @@ impl Status {
     /// The sum of every counter of this name, over the daemon and all processes, dead ones too.
     pub fn counter(&self, name: &str) -> u64 {
         sum(&self.0, name)
+    }
+}
+
+/// Waits until an rdma_cm program listens on `port`, as the daemon knows.
+///
+/// # Errors
+/// Nobody does, and what the server said.
+pub fn wait_listening(server: &mut Running, host: &Host, port: &str) -> Outcome {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let ends = |a: &&str| a.rsplit_once(':').is_some_and(|(_, p)| p == port);
+        // The daemon comes with the first program.
+        if Status::of(host).is_ok_and(|s| s.listeners().iter().any(ends)) {
+            return Ok(());
+        }
+        if !server.alive() || Instant::now() > end {
+            return wrong(format!("nobody listens on {port}:\n{}", server.output()));
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

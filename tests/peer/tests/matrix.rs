@@ -14,12 +14,17 @@ pub(crate) fn cases() -> Vec<Case> {
         Need::Program("ib_write_bw"),
         Need::Program("ibv_rc_pingpong"),
     ];
-    vec![Case::new("matrix_cover", &needs, matrix_cover)]
+    [
+        ("matrix_cover", Extent::Cover),
+        ("matrix_cover_by_rdma_cm", Extent::CoverByRdmaCm),
+    ]
+    .map(|(name, extent)| Case::new(name, &needs, move || sweep(extent)))
+    .into()
 }
 
-fn matrix_cover() -> Outcome {
+fn sweep(extent: Extent) -> Outcome {
     let sweep = Sweep {
-        extent: Extent::Cover,
+        extent,
         only: Vec::new(),
         resume: false,
         jobs: 1,

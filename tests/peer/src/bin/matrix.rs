@@ -1,7 +1,7 @@
 //! The matrix of programs: `make matrix`.
 //!
-//! `matrix [cover|full] [--list] [--resume] [--jobs N] [WORD...]`: cells whose names have every WORD in
-//! them. Results: `build/tests/matrix/{cover,full}.jsonl`, a JSON object a line.
+//! `matrix [cover|cover_by_rdma_cm|full] [--list] [--resume] [--jobs N] [WORD...]`: cells whose names have every WORD in
+//! them. Results: `build/tests/matrix/*.jsonl`, a JSON object a line.
 
 use std::process::ExitCode;
 
@@ -49,6 +49,7 @@ fn arguments() -> Result<(Sweep, bool), Failure> {
     while let Some(word) = words.next() {
         match word.as_str() {
             "cover" => sweep.extent = Extent::Cover,
+            "cover_by_rdma_cm" => sweep.extent = Extent::CoverByRdmaCm,
             "full" => sweep.extent = Extent::Full,
             "--list" => list = true,
             "--resume" => sweep.resume = true,

@@ -10,6 +10,10 @@ pub const PROGRAM: usize = 0;
 pub const PLACE: usize = 1;
 /// The data's own axes follow.
 pub const FIRST_AXIS: usize = 2;
+/// The axis of how the ends come together.
+pub const CONNECT: &str = "connect";
+/// Its value for rdma_cm.
+pub const RDMA_CM: &str = "rdma_cm";
 
 /// What is chosen on each axis; programs lack some.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -171,6 +175,11 @@ impl<'a> Cell<'a> {
     /// Takes it seconds?
     pub fn heavy(&self) -> bool {
         self.values().any(|(_, v)| v.heavy)
+    }
+
+    /// Is it rdma_cm that brings the ends together?
+    pub fn by_rdma_cm(&self) -> bool {
+        self.value(CONNECT).is_some_and(|v| v.name == RDMA_CM)
     }
 
     /// How many messages each queue pair sends; `None` when the program counts time.

@@ -175,6 +175,8 @@ pub enum RefusedClient {
     Fails,
     /// It does not notice and has to be ended.
     Hangs,
+    /// It ends with a failure or by a signal, and the server has to be ended.
+    Crashes,
 }
 
 /// All of it.

@@ -3,8 +3,10 @@
 use super::cell::Cell;
 use super::data::{Family, Refusal, RefusedClient};
 use super::lab::{Counted, Stage};
-use crate::program::{Finished, Spec};
-use crate::{Failure, Outcome, ensure, wrong};
+use crate::netns::Host;
+use crate::program::{Finished, Running, Spec};
+use crate::status::wait_listening;
+use crate::{Failure, Outcome, ensure, tree, wrong};
 
 const PORT: u16 = 18515;
 /// Longest run: `-a` on eight queue pairs through a relay, on a machine with other work.
@@ -23,9 +25,9 @@ const HARMLESS: &[&str] = &["BW peak won't be measured in this run"];
 pub fn run(cell: &Cell<'_>, stage: &mut Stage, full: bool) -> Result<Counted, Failure> {
     let [server, client] = specs(cell, stage, full)?;
     match cell.refusal() {
-        Some(refusal) => refused(refusal, stage, &server, &client)?,
+        Some(refusal) => refused(cell, refusal, stage, &server, &client)?,
         None => {
-            let both = worked(stage, &server, &client)?;
+            let both = worked(cell, stage, &server, &client)?;
             let judged = report(cell, &both[1].output);
             let sane = both.iter().try_for_each(no_bad_words);
             if let Err(Failure::Wrong(why)) = judged.and(sane) {
@@ -56,6 +58,7 @@ fn specs(cell: &Cell<'_>, stage: &Stage, full: bool) -> Result<[Spec; 2], Failur
         _ => ("-x", false),
     };
     let indices = match (gid, pingpong) {
+        _ if cell.by_rdma_cm() => None,
         ("chosen", false) => None,
         ("chosen", true) => Some([0, 0]),
         (name, _) => Some(
@@ -83,13 +86,42 @@ fn specs(cell: &Cell<'_>, stage: &Stage, full: bool) -> Result<[Spec; 2], Failur
         let words: Vec<&str> = args.iter().map(String::as_str).collect();
         hosts[side].rocebud(&program.name, &words).limit(LIMIT_S)
     };
-    Ok([spec(0), spec(1)])
+    let both = [spec(0), spec(1)];
+    match gid {
+        "v6" | "link_local" if cell.by_rdma_cm() => by_inet6(stage, gid, both),
+        _ => Ok(both),
+    }
+}
+
+/// perftest of this release knows IPv4 addresses only: `--ipv6` chooses a GID, an IPv6 address is refused
+/// (`perftest_refuses_by_rdma_cm`). So the address is changed between perftest and librdmacm.
+fn by_inet6(stage: &Stage, gid: &str, both: [Spec; 2]) -> Result<[Spec; 2], Failure> {
+    let more = ["-shared", "-fPIC"];
+    let preload = tree::c_program_with("cm_inet6", "cm_inet6.so", "cc", &more)?;
+    let address = match gid {
+        "v6" => stage.server().v6.clone(),
+        _ => stage.server().link_local()?,
+    };
+    Ok(both.map(|spec| spec.env("LD_PRELOAD", &preload).env("CM_INET6", &address)))
+}
+
+/// Waits until the server can be asked.
+fn wait_ready(cell: &Cell<'_>, server: &mut Running, host: &Host) -> Outcome {
+    if cell.by_rdma_cm() {
+        return wait_listening(server, host, &PORT.to_string());
+    }
+    server.wait_listening(host, PORT)
 }
 
 /// Both sides, which must end with 0; the server's comes first.
-fn worked(stage: &Stage, server: &Spec, client: &Spec) -> Result<[Finished; 2], Failure> {
+fn worked(
+    cell: &Cell<'_>,
+    stage: &Stage,
+    server: &Spec,
+    client: &Spec,
+) -> Result<[Finished; 2], Failure> {
     let mut s = server.start()?;
-    s.wait_listening(stage.server(), PORT)?;
+    wait_ready(cell, &mut s, stage.server())?;
     let client = client.run().and_then(Finished::well);
     if client.is_err() {
         std::thread::sleep(std::time::Duration::from_millis(300)); // for the server's last words
@@ -102,12 +134,27 @@ fn worked(stage: &Stage, server: &Spec, client: &Spec) -> Result<[Finished; 2], 
 }
 
 /// Both sides must fail, the server in these words.
-fn refused(refusal: &Refusal, stage: &Stage, server: &Spec, client: &Spec) -> Outcome {
+fn refused(
+    cell: &Cell<'_>,
+    refusal: &Refusal,
+    stage: &Stage,
+    server: &Spec,
+    client: &Spec,
+) -> Outcome {
     let mut s = server.start()?;
-    let _ = s.wait_listening(stage.server(), PORT); // or it ended before, and has said why
+    let _ = wait_ready(cell, &mut s, stage.server()); // or it ended before, and has said why
     let mut c = client.start()?;
-    let server = s.finish()?;
     let says = &refusal.says;
+    if refusal.client == RefusedClient::Crashes {
+        let ended = c.finish()?;
+        ensure(ended.code != Some(0), || {
+            format!("the client succeeds:\n{}", ended.output)
+        })?;
+        let said = s.wait_for(says);
+        s.kill();
+        return said.map(drop);
+    }
+    let server = s.finish()?;
     ensure(server.code != Some(0) && server.signal.is_none(), || {
         format!(
             "the server ended with {:?} {:?}",

@@ -1,6 +1,6 @@
 //! Which cells are run: all that CI has time for, or all.
 
-use super::cell::{Cell, Choice, FIRST_AXIS, PLACE, PROGRAM};
+use super::cell::{CONNECT, Cell, Choice, FIRST_AXIS, PLACE, PROGRAM, RDMA_CM};
 use super::cover::{Item, Space, cover};
 use super::data::{Data, Value};
 
@@ -10,6 +10,9 @@ pub enum Extent {
     /// Any two values of any two axes meet, programs and places among them, and every refusal is met
     /// once.
     Cover,
+    /// Every cell of the cover that works and whose ends did not come together by rdma_cm: the same by
+    /// rdma_cm.
+    CoverByRdmaCm,
     /// With every program, any three values of its axes meet (heavy ones: any two), and every refusal
     /// is met with every program and value it names.
     Full,
@@ -19,6 +22,7 @@ pub enum Extent {
 pub fn cells(data: &Data, extent: Extent) -> Vec<Vec<Choice>> {
     let mut cells = match extent {
         Extent::Cover => working(data, None),
+        Extent::CoverByRdmaCm => return by_rdma_cm(data),
         Extent::Full => {
             let programs = 0..data.programs.len();
             programs.flat_map(|p| working(data, Some(p))).collect()
@@ -27,6 +31,34 @@ pub fn cells(data: &Data, extent: Extent) -> Vec<Vec<Choice>> {
     cells.extend(refused(data, extent));
     cells.sort_by_key(|c| c[PLACE]);
     cells
+}
+
+/// The cover's cells with rdma_cm in place of sockets, where the program can.
+fn by_rdma_cm(data: &Data) -> Vec<Vec<Choice>> {
+    let axis = data.axes.iter().position(|a| a.name == CONNECT);
+    let value = axis.and_then(|a| {
+        let values = &data.axes.get(a)?.values;
+        values.iter().position(|v| v.name == RDMA_CM)
+    });
+    let (Some(axis), Some(value)) = (axis, value) else {
+        return Vec::new();
+    };
+    let other = |mut cell: Vec<Choice>| {
+        let choice = cell.get_mut(axis + FIRST_AXIS)?;
+        if [Choice::Lacking, Choice::Value(value)].contains(choice) {
+            return None;
+        }
+        *choice = Choice::Value(value);
+        Some(cell)
+    };
+    let works = |cell: &Vec<Choice>| {
+        let cell = Cell::new(data, cell);
+        cell.exists() && cell.refusal().is_none()
+    };
+    let covered = cells(data, Extent::Cover);
+    let mut all: Vec<_> = covered.iter().cloned().filter_map(other).collect();
+    all.retain(|cell| works(cell) && !covered.contains(cell));
+    all
 }
 
 /// Cells in which nothing is refused.
@@ -111,7 +143,7 @@ fn refused(data: &Data, extent: Extent) -> Vec<Vec<Choice>> {
         let mut all = combinations(data, refusal).filter(applies);
         match extent {
             // programs take turns, so that not all refusals are met with the first
-            Extent::Cover => {
+            Extent::Cover | Extent::CoverByRdmaCm => {
                 let all: Vec<_> = all.collect();
                 cells.extend(all.get(cells.len() % all.len().max(1)).cloned());
             }

@@ -91,6 +91,7 @@ impl Sweep {
     pub fn results(&self) -> PathBuf {
         let name = match self.extent {
             Extent::Cover => "cover.jsonl",
+            Extent::CoverByRdmaCm => "cover_by_rdma_cm.jsonl",
             Extent::Full => "full.jsonl",
         };
         tree::root().join("build/tests/matrix").join(name)

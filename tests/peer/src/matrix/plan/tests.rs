@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::{Extent, cells};
-use crate::matrix::cell::{Cell, Choice};
+use crate::matrix::cell::{Cell, Choice, FIRST_AXIS};
 use crate::matrix::data::{Data, Value};
 
 fn names(data: &Data, extent: Extent) -> Vec<String> {
@@ -74,4 +74,46 @@ fn every_refusal_is_met() {
         };
         assert!(all.iter().any(|c| met(&c)), "never met: {}", refusal.says);
     }
+}
+
+/// Whatever of perftest the cover runs, runs by rdma_cm as well: in the cover itself or in its twin.
+#[test]
+fn every_cell_of_the_cover_that_can_runs_by_rdma_cm() {
+    let data = Data::load().expect("the data is sound");
+    let [cover, twin] = [Extent::Cover, Extent::CoverByRdmaCm].map(|extent| cells(&data, extent));
+    let twins = |c: &Vec<Choice>| Cell::new(&data, c).by_rdma_cm();
+    assert!(
+        twin.iter().all(twins),
+        "{:?}",
+        names(&data, Extent::CoverByRdmaCm)
+    );
+    let axis = data.axes.iter().position(|a| a.name == "connect");
+    let at = FIRST_AXIS + axis.expect("an axis");
+    let (mut ran, mut refused) = (0, 0);
+    for cell in &cover {
+        if cell[at] == Choice::Lacking || Cell::new(&data, cell).refusal().is_some() {
+            continue;
+        }
+        let mut other = cell.clone();
+        other[at] = Choice::Value(1);
+        let name = Cell::new(&data, &other).to_string();
+        match Cell::new(&data, &other).refusal() {
+            Some(refusal) => {
+                assert!(
+                    refusal.says.contains("librdmacm"),
+                    "{name}: {}",
+                    refusal.says
+                );
+                refused += 1;
+            }
+            None => {
+                assert!(cover.contains(&other) || twin.contains(&other), "{name}");
+                ran += 1;
+            }
+        }
+    }
+    assert!(
+        ran > 50 && refused > 0,
+        "{ran} cells by rdma_cm, {refused} refused"
+    );
 }
