@@ -565,9 +565,12 @@ impl Runtime {
     /// `ibv_attach_mcast`, on the network too.
     ///
     /// # Errors
-    /// EINVAL: not UD or not multicast. ENOMEM: too many. ENODEV: the network does not join.
+    /// EINVAL: not UD and not raw packets, or no group. ENOMEM: too many. ENODEV: the network does not join.
     pub fn attach_mcast(&self, qp: &QpShared, group: Gid) -> Result<(), Misuse> {
         self.check()?;
+        if lock(&self.core).raw.has(qp.qpn) {
+            return self.attach_raw(qp, group);
+        }
         let mut core = lock(&self.core);
         core.node.attach_mcast(qp.qpn, group)?;
         let Core { groups, link, .. } = &mut *core;
@@ -591,6 +594,9 @@ impl Runtime {
     /// EINVAL: not attached.
     pub fn detach_mcast(&self, qp: &QpShared, group: Gid) -> Result<(), Misuse> {
         self.check()?;
+        if lock(&self.core).raw.has(qp.qpn) {
+            return self.detach_raw(qp, group);
+        }
         let mut core = lock(&self.core);
         core.node.detach_mcast(qp.qpn, group)?;
         let Core { groups, link, .. } = &mut *core;

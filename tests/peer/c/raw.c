@@ -108,6 +108,49 @@ static void defaults(struct device *d)
 	end();
 }
 
+/* Attached to an Ethernet group: a GID that ends with its address. Nothing is taken from rules, nor by them. */
+static void groups(struct device *d)
+{
+	union ibv_gid group = { .raw = { [0] = 0 } }, other = group, address = group, strange;
+	memcpy(group.raw + 10, GROUP, 6);
+	memcpy(other.raw + 10, MARKER_GROUP, 6);
+	memcpy(address.raw + 10, SRC, 6);
+	strange = group;
+	strange.raw[0] = 0xff;
+	begin(d);
+	struct end a = end_new(d, 0), b = end_new(d, 0), c = end_new(d, 0);
+	struct ibv_flow *seven = to_port(&c, 0, 7, 0);
+	SAME("no group", ibv_attach_mcast(a.qp, &address, 0), EINVAL);
+	SAME("no Ethernet group", ibv_attach_mcast(a.qp, &strange, 0), EINVAL);
+	SAME("not attached", ibv_detach_mcast(a.qp, &group, 0), EINVAL);
+	send_frame(FRAME(8, 1));
+	settle();
+	SAME("attach", ibv_attach_mcast(a.qp, &group, 0), 0);
+	SAME("attach again", ibv_attach_mcast(a.qp, &group, 0), 0);
+	SAME("attach another", ibv_attach_mcast(b.qp, &group, 0), 0);
+	send_frame(FRAME(7, 2));
+	send_frame(FRAME(8, 3));
+	EXPECT(&a, 2, 3);
+	EXPECT(&b, 2, 3);
+	EXPECT(&c, 2);
+	SAME("destroy_qp while attached", ibv_destroy_qp(a.qp), EBUSY);
+	SAME("detach", ibv_detach_mcast(a.qp, &group, 0), 0);
+	SAME("detach again", ibv_detach_mcast(a.qp, &group, 0), EINVAL);
+	SAME("detach from another group", ibv_detach_mcast(b.qp, &other, 0), EINVAL);
+	send_frame(FRAME(8, 4));
+	EXPECT_NOTHING(&a);
+	EXPECT(&b, 4);
+	SAME("detach the last", ibv_detach_mcast(b.qp, &group, 0), 0);
+	send_frame(FRAME(8, 5));
+	EXPECT_NOTHING(&b);
+	EXPECT_NOTHING(&c);
+	rule_end(seven);
+	end_free(&a);
+	end_free(&b);
+	end_free(&c);
+	end();
+}
+
 static void actions(struct device *d)
 {
 	begin(d);
@@ -668,6 +711,7 @@ static const struct test_case CASES[] = {
 	{ "steering", steering },
 	{ "many_rules", many_rules },
 	{ "defaults", defaults },
+	{ "groups", groups },
 	{ "actions", actions },
 	{ "vlans", vlans },
 	{ "errors", errors },

@@ -28,6 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         Case::new("raw_packets_without_the_right", &calls, without_the_right),
         Case::new("raw_ethernet_veth_1500", &perftest, raw_ethernet),
+        Case::new("raw_ethernet_multicast", &perftest, multicast),
     ]
 }
 
@@ -138,6 +139,45 @@ fn pair(
         format!("no result of the client:\n{said}")
     })?;
     running.finish()?.succeeded().map(drop)
+}
+
+/// `--raw_mcast`: the server attaches its queue pair to the Ethernet group of the address that the client
+/// sends to, and makes no rule. Without an address the group is 01:00:5e:00:00:00.
+fn multicast() -> Outcome {
+    let stage = Place::Veth(1500).open()?;
+    let client = stage.client().v4.clone();
+    let addressed = ["-J", "239.1.2.3", "-j", &client];
+    let mut series = Series::default();
+    for (name, group, more) in [
+        ("no address", "01:00:5E:00:00:00", &[][..]),
+        ("an address", "01:00:5E:01:02:03", &addressed[..]),
+    ] {
+        series.note(name, to_group(&stage, group, more));
+    }
+    series.end()
+}
+
+fn to_group(stage: &Stage, group: &str, more: &[&str]) -> Outcome {
+    let (server, client) = (stage.server(), stage.client());
+    let (here, there) = (mac(server)?, mac(client)?);
+    let (ds, dc) = (server.device(), client.device());
+    let name = "raw_ethernet_bw";
+    let common = [&["--raw_mcast", "-F", "-n", FRAMES, "-s", "512"], more].concat();
+    // stdbuf: its word that it is attached is wanted while it runs
+    let of_server = ["-oL", name, "--server", "-d", &ds, "-B", &here];
+    let of_server = [&of_server[..], &common[..]].concat();
+    let of_client = [&["--client", "-d", &dc, "-B", &there], &common[..]].concat();
+    let mut running = server.rocebud("stdbuf", &of_server).limit(60).start()?;
+    running.wait_for("MGID")?;
+    let sent = client.rocebud(name, &of_client).limit(60).run()?;
+    let sent = sent.succeeded()?;
+    ensure(sent.contains("#iterations"), || sent.clone())?;
+    // After its report this release destroys rules that it never made.
+    let got = running.finish()?.output;
+    let all = |line: &str| line.split_whitespace().nth(1) == Some(FRAMES);
+    ensure(got.lines().any(all), || {
+        format!("not all frames to {group} came:\n{got}")
+    })
 }
 
 /// Frames that come before the queue pair is up reach nobody.

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use rocebud_ctl::DeviceInfo;
 use rocebud_nic::packet::FrameSender;
-use rocebud_objects::flow::{FlowAttr, FlowId};
+use rocebud_objects::flow::{FlowAttr, FlowId, FlowSpec, Masked};
 use rocebud_objects::{
     AttrMask, Errno, Misuse, PdId, QpAttr, QpInit, QpState, RateLimit, RecvWr, RxHash, SendWr,
 };
-use rocebud_wire::Qpn;
+use rocebud_wire::{Gid, Qpn};
 
 use super::port::Port;
 use super::qp::{RawQp, Receives};
@@ -212,7 +212,16 @@ impl Runtime {
         counts: Option<Arc<FlowCounts>>,
     ) -> Result<FlowId, Misuse> {
         self.check()?;
-        let mut core = lock(&self.core);
+        self.add_rule(&mut lock(&self.core), qp, attr, counts)
+    }
+
+    fn add_rule(
+        &self,
+        core: &mut Core,
+        qp: &QpShared,
+        attr: FlowAttr,
+        counts: Option<Arc<FlowCounts>>,
+    ) -> Result<FlowId, Misuse> {
         let raw = &mut core.raw;
         if !raw.has(qp.qpn) {
             return Err(NO_QP);
@@ -233,7 +242,7 @@ impl Runtime {
         if steered.is_err() {
             raw.steering.remove(id);
         }
-        self.raw_sockets_changed(&core, steered?);
+        self.raw_sockets_changed(core, steered?);
         Ok(id)
     }
 
@@ -248,6 +257,40 @@ impl Runtime {
         let changed = core.raw.steer(rule.ifindex)?;
         self.raw_sockets_changed(&core, changed);
         Ok(())
+    }
+
+    /// Frames to an Ethernet group arrive at a raw packet queue pair. What other rules say of them stands:
+    /// a group takes nothing from anybody, as with datagrams.
+    pub(crate) fn attach_raw(&self, qp: &QpShared, group: Gid) -> Result<(), Misuse> {
+        let mac = ethernet_group(group)?;
+        let mut core = lock(&self.core);
+        if core.raw.groups.contains_key(&(qp.qpn, mac)) {
+            return Ok(());
+        }
+        let dst_mac = Masked {
+            value: mac,
+            mask: [0xff; 6],
+        };
+        let attr = FlowAttr {
+            dont_trap: true,
+            specs: vec![FlowSpec::Eth {
+                dst_mac,
+                src_mac: Masked::default(),
+                ether_type: Masked::default(),
+                vlan_tag: Masked::default(),
+            }],
+            ..FlowAttr::default()
+        };
+        let id = self.add_rule(&mut core, qp, attr, None)?;
+        core.raw.groups.insert((qp.qpn, mac), id);
+        Ok(())
+    }
+
+    pub(crate) fn detach_raw(&self, qp: &QpShared, group: Gid) -> Result<(), Misuse> {
+        let mac = ethernet_group(group)?;
+        let id = lock(&self.core).raw.groups.remove(&(qp.qpn, mac));
+        let none = Misuse::invalid("detach_mcast: not attached to this group");
+        self.destroy_flow(id.ok_or(none)?)
     }
 
     /// The progress thread must sleep on other descriptors from now on.
@@ -430,6 +473,17 @@ const GONE: Misuse = Misuse::new(
     "the interface of this device was removed: close it and open another",
 );
 
+/// The address of an Ethernet group: the last six bytes of a GID that is zero before them.
+fn ethernet_group(Gid(bytes): Gid) -> Result<[u8; 6], Misuse> {
+    match bytes {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, mac @ ..] if mac[0] & 1 != 0 => Ok(mac),
+        _ => Err(Misuse::invalid(
+            "attach_mcast: a raw packet queue pair takes an Ethernet group, as the last six bytes of a GID that is \
+             zero otherwise; for anything else there is ibv_create_flow",
+        )),
+    }
+}
+
 fn refused(error: std::io::Error) -> Misuse {
     match error.raw_os_error() {
         Some(errno) if [Errno::EPERM.0, Errno::EACCES.0].contains(&errno) => DENIED,
@@ -497,7 +551,7 @@ impl Raw {
         if self.steering.has_rules_of(qpn) {
             return Err(Misuse::new(
                 Errno::EBUSY,
-                "destroy_qp: flow rules still steer to it; destroy them first",
+                "destroy_qp: flow rules or groups still steer to it; destroy them, or detach it, first",
             ));
         }
         Ok(())
@@ -510,6 +564,7 @@ impl Raw {
         };
         self.release_table(&qp.receives);
         self.steering.remove_of(qpn);
+        self.groups.retain(|(of, _), _| *of != qpn);
         let changed = self.steer(qp.ifindex).unwrap_or(true);
         if let Some(port) = self.ports.get_mut(&qp.ifindex) {
             port.users -= 1;

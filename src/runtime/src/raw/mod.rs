@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rocebud_ctl::page::QpCount;
 use rocebud_engine::{Env, Node, Reason};
-use rocebud_objects::flow::Headers;
+use rocebud_objects::flow::{FlowId, Headers};
 use rocebud_objects::{AsyncEvent, Counter, CqId, EventKind, Instant, QpState, RxHash, Wc};
 use rocebud_wire::Qpn;
 
@@ -72,6 +72,8 @@ pub(crate) struct Raw {
     wqs: HashMap<Qpn, Wq>,
     tables: HashMap<TableId, Table>,
     steering: Steering,
+    /// Ethernet groups that queue pairs are attached to, each by a rule.
+    groups: HashMap<(Qpn, [u8; 6]), FlowId>,
     next_id: u32,
     /// Sends wait for room.
     stuck: bool,
