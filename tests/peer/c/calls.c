@@ -2,12 +2,14 @@
  * calls: connections by librdmacm, made and ended in all ways.
  *   calls serve ADDRESS PORT              accepts; says "listening", and at SIGTERM "accepted N, ended M"
  *   calls call ADDRESS PORT N             N times: connect, one SEND, disconnect; says the longest wait for an event
+ *   calls fickle ADDRESS PORT N           N times: connect, disconnect, and destroy without waiting for the peer's word
  *   calls many ADDRESS PORT N             N connections at once, then the end of all
  *   calls stop STAGE ADDRESS PORT         a client that sleeps for ever when it has "resolved" or "asked"
  *   calls sit STAGE ADDRESS PORT          a server that sleeps for ever with a request "unread" or "read"
  *   calls hold ADDRESS PORT               connects, says "held", and sleeps for ever
  *   calls expect EVENT STATUS MS ADDRESS PORT    connecting must end with this event and status within MS
- *   calls giveup ADDRESS PORT             destroys the identifier while it connects
+ *   calls giveup ADDRESS PORT             destroys the identifier 100 ms after it began to connect, or to resolve
+ *                                         what cannot be resolved
  *   calls watch ADDRESS PORT              connects, says "held", and how it hears that its device is gone, with
  *                                         an address of its own bound besides; then connects again
  * ADDRESS may have a scope (fe80::1%ve0). Plain librdmacm: it runs on any device that has it.
@@ -246,6 +248,17 @@ static void serve(struct addrinfo *at)
 	printf("accepted %d, ended %d\n", accepted, ended);
 }
 
+static void fickle(struct addrinfo *to, int n)
+{
+	for (int i = 0; i < n; i++) {
+		struct rdma_cm_id *id = connect_to(to);
+		if (rdma_disconnect(id))
+			DIE("disconnect");
+		drop(id);
+	}
+	printf("longest %.0f ms\n", longest);
+}
+
 static void many(struct addrinfo *to, int n)
 {
 	struct rdma_cm_id **ids = calloc(n, sizeof(*ids));
@@ -300,16 +313,19 @@ static void giveup(struct addrinfo *to)
 {
 	struct rdma_cm_id *id;
 	struct rdma_conn_param param = PARAM;
-	if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) || rdma_resolve_addr(id, NULL, to->ai_addr, 2000))
+	int kind;
+	if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) || rdma_resolve_addr(id, NULL, to->ai_addr, 20000))
 		DIE("resolve");
-	want(RDMA_CM_EVENT_ADDR_RESOLVED, 20000);
-	if (rdma_resolve_route(id, 2000))
-		DIE("route");
-	want(RDMA_CM_EVENT_ROUTE_RESOLVED, 20000);
-	make_qp(id);
-	if (rdma_connect(id, &param))
-		DIE("connect");
-	usleep(100000);
+	for (double last = now_ms() + 100; now_ms() < last && (kind = take(last - now_ms(), NULL, NULL)) >= 0;) {
+		if (kind == RDMA_CM_EVENT_ADDR_RESOLVED && rdma_resolve_route(id, 2000))
+			DIE("route");
+		if (kind == RDMA_CM_EVENT_ROUTE_RESOLVED) {
+			make_qp(id);
+			if (rdma_connect(id, &param))
+				DIE("connect");
+			last = now_ms() + 100;
+		}
+	}
 	double begun = now_ms();
 	drop(id);
 	printf("gone after %.0f ms\n", now_ms() - begun);
@@ -405,6 +421,8 @@ int main(int argc, char **argv)
 			drop(id);
 		}
 		printf("longest %.0f ms\n", longest);
+	} else if (!strcmp(how, "fickle") && argc > 4) {
+		fickle(address(argv[2], argv[3]), atoi(argv[4]));
 	} else if (!strcmp(how, "many") && argc > 4) {
 		many(address(argv[2], argv[3]), atoi(argv[4]));
 	} else if (!strcmp(how, "hold")) {

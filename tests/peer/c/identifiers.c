@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  * identifiers: what librdmacm promises about identifiers and events, both ends in one process.
- *   identifiers ADDRESS PORT      ADDRESS is one of this host's
+ *   identifiers ADDRESS PORT [PART...]      ADDRESS is one of this host's
  * Plain librdmacm: it runs on any device that has it.
  * Build: cc -O2 -pthread -o identifiers identifiers.c -lrdmacm -libverbs */
 #define _GNU_SOURCE
 #include "common.h"
+#include <infiniband/ib.h>
 #include <infiniband/sa.h>
 #include <rdma/rdma_cma.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 
@@ -209,11 +211,99 @@ static void paths(void)
 	}
 	hang_up(p);
 
-	struct sockaddr_storage ib = { .ss_family = AF_IB };
-	id = create();
-	REFUSED(rdma_bind_addr(id, (struct sockaddr *)&ib), ENODEV);
-	REFUSED(rdma_resolve_addr(id, NULL, (struct sockaddr *)&ib, 1000), ENODEV);
+}
+
+/* ---- addresses of InfiniBand ports and other families; how names become addresses. The errnos are those of
+ * Linux 6.1 with rdma_rxe and of librdmacm 44, but for the AF_IB wildcard and addresses with a P_Key, which they
+ * take although no RoCE peer can be named so. */
+
+static struct sockaddr_ib ib_address(const char *gid)
+{
+	struct sockaddr_ib a = { .sib_family = AF_IB };
+	if (gid && inet_pton(AF_INET6, gid, &a.sib_addr) != 1)
+		DIE("%s", gid);
+	return a;
+}
+
+static void ib_addresses(enum rdma_port_space ps, int wildcard, int mixed)
+{
+	struct sockaddr_ib any = ib_address(NULL), own = ib_address("::ffff:127.0.0.1"), other = ib_address("fe80::1");
+	struct sockaddr *ip = (struct sockaddr *)&where, *all[] = { (void *)&any, (void *)&own, (void *)&other };
+	struct rdma_cm_id *id;
+	NEED(!rdma_create_id(channel, &id, NULL, ps));
+	for (int i = 0; i < 3; i++) {
+		REFUSED(rdma_bind_addr(id, all[i]), i ? ENODEV : wildcard);
+		REFUSED(rdma_resolve_addr(id, NULL, all[i], 500), wildcard);
+		REFUSED(rdma_resolve_addr(id, ip, all[i], 500), EINVAL);
+		REFUSED(rdma_resolve_addr(id, all[i], ip, 500), i ? ENODEV : mixed);
+	}
 	rdma_destroy_id(id);
+}
+
+static void families(void)
+{
+	ib_addresses(RDMA_PS_TCP, ENODEV, EINVAL);
+	ib_addresses(RDMA_PS_UDP, ENODEV, EINVAL);
+	ib_addresses(RDMA_PS_IB, ENODEV, EINVAL);
+	ib_addresses(RDMA_PS_IPOIB, EPROTONOSUPPORT, EPROTONOSUPPORT);
+	static const int strange[] = { AF_UNSPEC, AF_UNIX, AF_AX25, AF_NETLINK, AF_PACKET, AF_MPLS, 255 };
+	for (size_t i = 0; i < sizeof(strange) / sizeof(*strange); i++) {
+		struct sockaddr_storage a = { .ss_family = (sa_family_t)strange[i] };
+		struct rdma_cm_id *id = create();
+		REFUSED(rdma_bind_addr(id, (struct sockaddr *)&a), EINVAL);
+		REFUSED(rdma_resolve_addr(id, NULL, (struct sockaddr *)&a, 500), EINVAL);
+		rdma_destroy_id(id);
+	}
+}
+
+/* What comes of a name. */
+struct name {
+	const char *node, *service;
+	int flags, family, type, space;
+	int result, flags_out, family_out, type_out, space_out; /* result: 0, or what getaddrinfo(3) says */
+};
+
+static void names(void)
+{
+	enum { TCP = RDMA_PS_TCP, UDP = RDMA_PS_UDP, RC = IBV_QPT_RC, UD = IBV_QPT_UD };
+	static const char own[] = "127.0.0.1";
+	static const struct name all[] = {
+		{ own, "7600", 0, 0, 0, 0, 0, 0, AF_INET, RC, TCP },
+		{ own, NULL, 0, 0, 0, 0, 0, 0, AF_INET, RC, TCP },
+		{ own, "7600", RAI_NUMERICHOST, 0, 0, 0, 0, 0, AF_INET, RC, TCP },
+		{ "localhost", "7600", RAI_NUMERICHOST, 0, 0, 0, EAI_NONAME, 0, 0, 0, 0 },
+		{ own, "7600", RAI_NOROUTE, 0, 0, 0, 0, 0, AF_INET, RC, TCP },
+		{ own, "7600", RAI_FAMILY, AF_INET, 0, 0, 0, 0, AF_INET, RC, TCP },
+		{ own, "7600", RAI_FAMILY, AF_INET6, 0, 0, EAI_ADDRFAMILY, 0, 0, 0, 0 },
+		{ own, "7600", RAI_FAMILY, AF_IB, 0, 0, 0, 0, AF_INET, RC, TCP },
+		{ own, "7600", 0, AF_IB, 0, 0, 0, 0, AF_INET, RC, TCP },
+		{ "fe80::1", "7600", 0, AF_IB, 0, 0, 0, 0, AF_INET6, RC, TCP },
+		{ NULL, "7600", RAI_PASSIVE, AF_IB, 0, 0, 0, RAI_PASSIVE, AF_INET, RC, TCP },
+		{ NULL, "7600", RAI_PASSIVE, AF_INET6, 0, 0, 0, RAI_PASSIVE, AF_INET6, RC, TCP },
+		{ own, "7600", RAI_PASSIVE | RAI_NUMERICHOST, 0, 0, 0, 0, RAI_PASSIVE, AF_INET, RC, TCP },
+		{ own, "7600", 0, 99, 0, 0, EAI_FAMILY, 0, 0, 0, 0 },
+		{ own, "7600", 0, 0, UD, UDP, 0, 0, AF_INET, UD, UDP },
+		{ own, "7600", 0, 0, IBV_QPT_XRC_SEND, RDMA_PS_IB, 0, 0, AF_INET, IBV_QPT_XRC_SEND, RDMA_PS_IB },
+		{ own, "noservice", 0, 0, 0, 0, EAI_SERVICE, 0, 0, 0, 0 },
+		{ own, "7600", 0x1000, 0, 0, 0, 0, 0, AF_INET, RC, TCP },
+	};
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+		const struct name *n = &all[i];
+		struct rdma_addrinfo hints = { .ai_flags = n->flags, .ai_family = n->family, .ai_qp_type = n->type,
+			.ai_port_space = n->space }, *found = NULL;
+		int e = rdma_getaddrinfo(n->node, n->service, &hints, &found);
+		if (e != n->result)
+			FAIL("name %zu: rdma_getaddrinfo gives %d, not %d", i, e, n->result);
+		if (e)
+			continue;
+		int passive = n->flags & RAI_PASSIVE;
+		CHECK(found->ai_flags == n->flags_out && found->ai_family == n->family_out &&
+		      found->ai_qp_type == n->type_out && found->ai_port_space == n->space_out);
+		CHECK(!found->ai_dst_addr == !!passive && !found->ai_src_addr == !passive && !found->ai_next);
+		rdma_freeaddrinfo(found);
+	}
+	struct rdma_addrinfo *found;
+	REFUSED(rdma_getaddrinfo(NULL, NULL, NULL, &found), EINVAL);
 }
 
 /* ---- C021: destroying waits exactly for events taken and not acknowledged */
@@ -272,6 +362,40 @@ static void c021(void)
 
 /* ---- C024: the last request of a shared receive queue, when the peer hangs up or dies */
 
+/* A peer that is killed in mid-connection. */
+static void dead_peer(void)
+{
+	struct rdma_conn_param param = PARAM;
+	pid_t child = fork();
+	if (!child) {
+		shared = NULL;
+		channel = rdma_create_event_channel();
+		NEED(channel);
+		struct rdma_cm_id *id = routed();
+		with_qp(id);
+		NEED(!rdma_connect(id, &param));
+		pass(RDMA_CM_EVENT_ESTABLISHED);
+		for (;;)
+			pause();
+	}
+	struct rdma_cm_event *event = want(RDMA_CM_EVENT_CONNECT_REQUEST);
+	struct rdma_cm_id *server = event->id;
+	rdma_ack_cm_event(event);
+	with_qp(server);
+	NEED(!rdma_accept(server, &param));
+	pass(RDMA_CM_EVENT_ESTABLISHED);
+	NEED(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
+	pass(RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(!rdma_disconnect(server));
+	struct ibv_async_event last;
+	struct pollfd poll_for = { .fd = server->verbs->async_fd, .events = POLLIN };
+	CHECK(poll(&poll_for, 1, 1000) == 1 && !ibv_get_async_event(server->verbs, &last));
+	CHECK(last.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && last.element.qp == server->qp);
+	ibv_ack_async_event(&last);
+	CHECK(poll(&poll_for, 1, 100) == 0); /* once */
+	without(server);
+}
+
 static void c024(void)
 {
 	struct rdma_cm_id *id = routed();
@@ -295,6 +419,7 @@ static void c024(void)
 	CHECK(poll(&poll_for, 1, 100) == 0);
 	without(p.client);
 	without(p.server);
+	dead_peer();
 	CHECK(!ibv_destroy_srq(shared));
 	shared = NULL;
 }
@@ -513,10 +638,15 @@ int main(int argc, char **argv)
 	NEED(channel);
 	listener = create();
 	NEED(!rdma_bind_addr(listener, (struct sockaddr *)&where) && !rdma_listen(listener, 16));
-	struct { const char *name; void (*run)(void); } all[] = { { "ece", ece }, { "paths", paths }, { "c021", c021 },
+	struct { const char *name; void (*run)(void); } all[] = { { "ece", ece }, { "paths", paths },
+		{ "families", families }, { "names", names }, { "c021", c021 },
 		{ "c024", c024 }, { "orders", orders }, { "backlog", backlog }, { "threads", threads }, { "forks", forks } };
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
-		int before = failures;
+		int before = failures, wanted = argc == 3;
+		for (int part = 3; part < argc; part++)
+			wanted |= !strcmp(argv[part], all[i].name);
+		if (!wanted)
+			continue;
 		uint64_t begun = now_ns();
 		all[i].run();
 		printf("%s %s (%.1f s)\n", failures == before ? "ok" : "FAILED", all[i].name, (now_ns() - begun) / 1e9);

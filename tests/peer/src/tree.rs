@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use crate::Failure;
 use crate::runner::Need;
@@ -61,6 +61,8 @@ pub fn c_program_with(name: &str, out: &str, cc: &str, more: &[&str]) -> Result<
         root().join(format!("tests/peer/c/{name}.c")),
         dir.join(out).display().to_string(),
     );
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _others_wait = ONE_AT_A_TIME.lock();
     if newest(&root().join("tests/peer/c")) > modified(Path::new(&out)) {
         let cc = Command::new(cc)
             .args(["-O2", "-Wall", "-Wextra", "-pthread", "-o", &out])
@@ -126,8 +128,31 @@ impl Machine {
                 "pyverbs: apt-get install python3-pyverbs".to_owned(),
             ),
             Need::Nft => (self.nft, "nftables: apt-get install nftables".to_owned()),
+            Need::Link(kind) => (
+                is_root() && has_link(kind),
+                format!("a kernel with {kind} interfaces"),
+            ),
         };
         (!there).then_some(name)
+    }
+}
+
+/// Makes the kernel an interface of this kind?
+fn has_link(kind: &str) -> bool {
+    let (ns, words) = (format!("rbprobe{}", std::process::id()), words_of(kind));
+    let ip = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        quiet("ip", &words)
+    };
+    let there = ip(&format!("netns add {ns}")) && ip(&format!("-n {ns} link add name x {words}"));
+    ip(&format!("netns del {ns}"));
+    there
+}
+
+fn words_of(kind: &str) -> String {
+    match kind {
+        "vlan" => "link lo type vlan id 5".to_owned(),
+        other => format!("type {other}"),
     }
 }
 

@@ -24,21 +24,41 @@ pub(crate) fn cases() -> Vec<Case> {
     let ucp = [Need::Compiler, Need::Header("/usr/include/ucp/api/ucp.h")];
     let mpi = [Need::Program("mpicc"), Need::Program("mpirun")];
     type Run = fn() -> Outcome;
-    let all: [(&str, Vec<Need>, Run); 8] = [
+    let all: [(&str, Vec<Need>, Run); 11] = [
         (
             "cancelled_threads_wait_no_more",
             with(&[Need::Compiler, header]),
             cancelled,
         ),
         (
-            "c021_c024_identifiers_and_events",
+            "c021_destroying_an_identifier_waits_for_acks",
             with(&[Need::Compiler, header]),
-            identifiers,
+            || identifiers(&["c021"]),
         ),
         (
-            "c033_rdma_cm_over_vlan_and_bridge",
-            with(&[Need::Compiler, header, Need::Program("rping")]),
-            vlan_and_bridge,
+            "c024_last_wqe_of_queue_pairs_of_identifiers",
+            with(&[Need::Compiler, header]),
+            || identifiers(&["c024"]),
+        ),
+        (
+            "identifiers_and_events",
+            with(&[Need::Compiler, header]),
+            || identifiers(&["ece", "paths", "orders", "backlog", "threads", "forks"]),
+        ),
+        (
+            "c033_rdma_cm_over_bridge",
+            with(&[Need::Program("rping")]),
+            || over(Over::Bridge),
+        ),
+        (
+            "c033_rdma_cm_over_vlan",
+            with(&[
+                Need::Compiler,
+                header,
+                Need::Program("rping"),
+                Need::Link("vlan"),
+            ]),
+            vlan,
         ),
         (
             "rping_serves_many",
@@ -87,48 +107,54 @@ fn cancelled() -> Outcome {
 
 /// What librdmacm promises, both ends in one process: C021 and C024 (events), paths, ECE, calls out of
 /// order, private data, a backlog of one, many threads, forks.
-fn identifiers() -> Outcome {
+fn identifiers(parts: &[&str]) -> Outcome {
     let host = Host::loopback()?;
     let libraries = ["-lrdmacm", "-libverbs"];
     let program = c_program_with("identifiers", "identifiers", "cc", &libraries)?;
-    let run = host.rocebud(&program, &[&host.v4, "7600"]).limit(120);
-    run.run()?.succeeded().map(drop)
+    let args = [&[host.v4.as_str(), "7600"], parts].concat();
+    let said = host
+        .rocebud(&program, &args)
+        .limit(120)
+        .run()?
+        .succeeded()?;
+    let done = said.lines().filter(|l| l.starts_with("ok ")).count();
+    ensure(done == parts.len(), || {
+        format!("not all of {parts:?}:\n{said}")
+    })
 }
 
-/// C033: interfaces over others have devices of their own, with their own addresses; whoever sends
-/// without the tag is not heard, and is told so in time.
-fn vlan_and_bridge() -> Outcome {
+/// C033: interfaces over others have devices of their own, with their own addresses.
+fn over(over: Over) -> Outcome {
+    let wire = Wire::over(over, 1500)?;
     let mut series = Series::default();
-    for (over, what) in [(Over::Vlan, "VLAN"), (Over::Bridge, "bridge")] {
-        let wire = match Wire::over(over, 1500) {
-            Err(Failure::Skip(why)) => {
-                println!("   not tried: {why}");
-                continue;
-            }
-            made => made?,
-        };
-        for address in [&wire.b.v4, &wire.b.v6] {
-            let serve = wire.b.rocebud("rping", &["-s", "-a", address, "-C", "5"]);
-            let mut server = serve.limit(60).start()?;
-            wait_listening(&mut server, &wire.b, "7174")?;
-            let ask = ["-c", "-a", address, "-C", "5", "-V"];
-            let asked = wire.a.rocebud("rping", &ask).limit(60).run();
-            let asked = asked.and_then(|a| a.succeeded());
-            if asked.is_err() {
-                server.kill();
-            }
-            series.note(&format!("{what} {address}"), asked);
-        }
-        if over == Over::Vlan {
-            let v4 = format!("{}/24 dev", wire.a.v4);
-            wire.a.ip(&format!("addr del {v4} vl0"))?;
-            wire.a.ip(&format!("addr add {v4} ve0"))?;
-            let expect = ["expect", "ADDR_ERROR", "9999", "20000", &wire.b.v4, "7174"];
-            let told = run(&wire.a, &calls()?, &expect);
-            series.note("one end without the tag", told);
-        }
+    for address in [&wire.b.v4, &wire.b.v6] {
+        series.note(address, rping(&wire, address));
     }
     series.end()
+}
+
+fn rping(wire: &Wire, address: &str) -> Outcome {
+    let serve = wire.b.rocebud("rping", &["-s", "-a", address, "-C", "5"]);
+    let mut server = serve.limit(60).start()?;
+    wait_listening(&mut server, &wire.b, "7174")?;
+    let ask = ["-c", "-a", address, "-C", "5", "-V"];
+    let asked = wire.a.rocebud("rping", &ask).limit(60).run();
+    let asked = asked.and_then(|a| a.succeeded());
+    if asked.is_err() {
+        server.kill();
+    }
+    asked.map(drop)
+}
+
+/// C033: over a VLAN; and whoever sends without the tag is not heard, and is told so in time.
+fn vlan() -> Outcome {
+    over(Over::Vlan)?;
+    let wire = Wire::over(Over::Vlan, 1500)?;
+    let v4 = format!("{}/24 dev", wire.a.v4);
+    wire.a.ip(&format!("addr del {v4} vl0"))?;
+    wire.a.ip(&format!("addr add {v4} ve0"))?;
+    let expect = ["expect", "ADDR_ERROR", "9999", "20000", &wire.b.v4, "7174"];
+    run(&wire.a, &calls()?, &expect).map(drop)
 }
 
 /// One after the other, then several at once, on one host and between two.

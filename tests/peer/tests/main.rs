@@ -15,6 +15,7 @@ mod harness;
 mod hostile;
 mod libraries;
 mod machine;
+mod mads;
 mod matrix;
 mod ordinary;
 mod places;
@@ -41,6 +42,7 @@ fn main() {
         stress::cases,
         capture::cases,
         hostile::cases,
+        mads::cases,
         matrix::cases,
         scale::cases,
         deaths::cases,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rocebud_peer::netns::{Addresses, Host, Wire};
 use rocebud_peer::program::Running;
 use rocebud_peer::runner::{Case, Need};
+use rocebud_peer::status::wait_listening;
 use rocebud_peer::tree::c_program;
 use rocebud_peer::{Failure, Outcome, ensure, wrong};
 
@@ -36,6 +37,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "c044_identifiers_hear_of_removal",
             &connected,
             identifiers_hear,
+        ),
+        Case::new(
+            "c044_device_removed_under_rping",
+            &[Need::Root, Need::Build, Need::Program("rping")],
+            under_rping,
         ),
         Case::new(
             "asyncwatch_sees_the_link_and_the_end",
@@ -193,6 +199,37 @@ fn under_perftest() -> Outcome {
     })?;
     wire.plug(1500, Addresses::Dual)?;
     works(&wire.a, &wire.b)
+}
+
+/// Both ends of rping hear of the removal by rdma_cm and end; a new pair works.
+fn under_rping() -> Outcome {
+    let mut wire = Wire::new(1500)?;
+    let at = wire.b.v4.clone();
+    let serve = wire.b.rocebud("rping", &["-s", "-a", &at]);
+    let mut server = serve.limit(60).start()?;
+    wait_listening(&mut server, &wire.b, "7174")?;
+    let ask = ["-c", "-a", &at, "-C", "1000000000"];
+    let client = wire.a.rocebud("rping", &ask).limit(60).start()?;
+    wait_for_traffic(&wire.a)?;
+    // the other end of the pair goes with it: both have no device any more
+    promptly(&wire.b, "link del ve0")?;
+    let start = Instant::now();
+    for (side, program) in [("server", server), ("client", client)] {
+        let ended = program.finish()?;
+        ensure(ended.output.contains("device removal"), || {
+            format!("{side}: {:?}\n{}", ended.code, ended.output)
+        })?;
+    }
+    ensure(start.elapsed() < Duration::from_secs(10), || {
+        format!("it took {:?}", start.elapsed())
+    })?;
+    wire.plug(1500, Addresses::Dual)?;
+    let serve = wire.b.rocebud("rping", &["-s", "-a", &at, "-C", "3"]);
+    let mut server = serve.limit(60).start()?;
+    wait_listening(&mut server, &wire.b, "7174")?;
+    let ask = ["-c", "-a", &at, "-C", "3", "-V"];
+    wire.a.rocebud("rping", &ask).limit(60).run()?.succeeded()?;
+    server.finish()?.succeeded().map(drop)
 }
 
 /// The device stays, and so do its other addresses; requests from the one that went run out of
