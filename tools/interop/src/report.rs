@@ -178,7 +178,7 @@ fn escaped(text: &str) -> String {
 
 const PAGE: &str = r#"<!doctype html><html lang=en><meta charset=utf-8><title>@TITLE@</title>
 <style>body{font:14px system-ui;margin:2em}table{border-collapse:collapse}td,th{padding:2px 10px;text-align:left;border-bottom:1px solid #ddd;vertical-align:top}
-th{position:sticky;top:0;background:#fff}td:nth-child(-n+6){white-space:nowrap}td:last-child{white-space:pre-wrap}
+th{position:sticky;top:0;background:#fff}td:first-child{white-space:nowrap}td:last-child{white-space:pre-wrap;overflow-wrap:anywhere;width:45%}
 tr.failed{background:#fdd}tr.known{background:#ffd}tr.not-run{background:#eee}tr>:nth-child(n+4):nth-child(-n+6){text-align:right}</style>
 <h1>@TITLE@</h1><p>@ABOUT@<p><b>@SUMS@</b> <input id=f placeholder="words to look for" oninput="
 for(const r of document.querySelectorAll('tbody tr'))r.hidden=!f.value.split(' ').every(w=>r.textContent.includes(w))">
