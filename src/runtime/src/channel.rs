@@ -167,6 +167,8 @@ pub struct Acks {
 struct Count {
     taken: u64,
     acked: u64,
+    /// Threads that wait. Waking nobody is a system call, too, and programs acknowledge each event.
+    waiting: u32,
 }
 
 impl Acks {
@@ -176,20 +178,25 @@ impl Acks {
 
     /// Acknowledges `n` events.
     pub fn ack(&self, n: u32) {
-        lock(&self.count).acked += u64::from(n);
-        self.changed.notify_all();
+        let mut count = lock(&self.count);
+        count.acked += u64::from(n);
+        if count.waiting != 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Waits until every event taken is acknowledged. Purge the queue first, so that no more can
     /// be taken.
     pub fn wait_settled(&self) {
         let mut count = lock(&self.count);
+        count.waiting += 1;
         while count.taken > count.acked {
             count = self
                 .changed
                 .wait(count)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        count.waiting -= 1;
     }
 }
 

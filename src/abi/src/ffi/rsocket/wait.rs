@@ -3,6 +3,7 @@
 
 use core::ffi::c_int;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,8 @@ pub(super) struct Place<T> {
     pub(super) fd: RawFd,
     inner: Mutex<T>,
     changed: Condvar,
+    /// Threads that wait for the sleeper. Changed with the lock held.
+    waiting: AtomicU32,
 }
 
 impl<T: Waits> Place<T> {
@@ -52,6 +55,7 @@ impl<T: Waits> Place<T> {
             fd,
             inner: Mutex::new(inner),
             changed: Condvar::new(),
+            waiting: AtomicU32::new(0),
         }
     }
 
@@ -59,9 +63,13 @@ impl<T: Waits> Place<T> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells threads that wait for this socket's sleeper to look again.
+    /// Tells threads that wait for this socket's sleeper to look again. Called after a change that was
+    /// made with the lock held: who waits has either seen it, or was counted before. Nobody waits most
+    /// of the time, and waking nobody is a system call, too.
     pub(super) fn stir(&self) {
-        self.changed.notify_all();
+        if self.waiting.load(Ordering::Acquire) != 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Waits until `ready`, which only looks; EAGAIN if the socket may not wait.
@@ -101,8 +109,11 @@ impl<T: Waits> Place<T> {
         ready: &impl Fn(&T) -> bool,
     ) -> Outcome<MutexGuard<'a, T>> {
         if *inner.sleeping() {
+            self.waiting.fetch_add(1, Ordering::Release);
             let woken = self.changed.wait_timeout(inner, LOOK_AGAIN);
-            return Ok(woken.unwrap_or_else(PoisonError::into_inner).0);
+            let inner = woken.unwrap_or_else(PoisonError::into_inner).0;
+            self.waiting.fetch_sub(1, Ordering::Release);
+            return Ok(inner);
         }
         inner.arm();
         if ready(&inner) {
