@@ -303,6 +303,11 @@ impl Cq {
     /// `ibv_req_notify_cq`. "Solicited" never weakens "any".
     pub fn arm(self: &Arc<Self>, solicited_only: bool) {
         self.evented.store(true, Ordering::Relaxed);
+        self.arm_for_sleep(solicited_only);
+    }
+
+    /// The same for one who says when it sleeps ([`Runtime::sleep_on`](crate::Runtime::sleep_on)).
+    pub fn arm_for_sleep(self: &Arc<Self>, solicited_only: bool) {
         let mut ring = lock(&self.ring);
         let wanted = if solicited_only {
             Arm::Solicited
@@ -323,6 +328,14 @@ impl Cq {
         if ring.held_back == 0 && (news || several) {
             self.fire(&mut ring);
         }
+    }
+
+    /// Takes an arm back: no event comes until the next, unless it is there already.
+    pub fn disarm(&self) {
+        let mut ring = lock(&self.ring);
+        ring.arm = Arm::No;
+        ring.held_back = 0;
+        ring.due_ns = NEVER;
     }
 
     /// `ibv_resize_cq`.

@@ -20,6 +20,7 @@ pub mod hooks;
 pub mod keys;
 mod later;
 pub mod log;
+mod lookout;
 mod objects;
 pub mod ports;
 mod progress;
@@ -36,6 +37,8 @@ mod unanswered;
 mod window;
 
 pub use claim::Claim;
+/// A descriptor to be waited for.
+pub use libc::pollfd as PollFd;
 pub use objects::{Asleep, PostError, SRQS_MAX};
 pub use raw::{FlowCounts, RawCreate, TableId, WqState};
 pub use rocebud_engine::SrqMask;

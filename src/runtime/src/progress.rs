@@ -22,6 +22,7 @@ use crate::core::{Core, now};
 use crate::crowd::{Crowd, Manner, SLEEP_NS};
 use crate::later::Bet;
 use crate::log::{self, Level};
+use crate::lookout::{Lookout, Post};
 use crate::runtime::{Runtime, Sockets};
 use crate::sync::{lock, try_lock};
 use crate::sys;
@@ -68,6 +69,11 @@ const STAND_BY_MAX_NS: u64 = 200_000_000;
 /// Needless wake-ups and waits in a row that end standing by in spite of polls.
 const NEEDLESS_MAX: u32 = 8;
 
+/// How long the thread rests beside a lookout, at first and at most, before it sees whether packets wait
+/// all the same.
+const REST_MIN_NS: u64 = 50_000_000;
+const REST_MAX_NS: u64 = 400_000_000;
+
 /// Internal errors after which the runtime gives up.
 const PANICS_MAX: u32 = 10;
 
@@ -91,6 +97,8 @@ pub(crate) struct Progress {
     rouse: std::os::fd::OwnedFd,
     /// Application threads that sleep in an event call.
     sleepers: AtomicU32,
+    /// The application thread that sleeps on the sockets until its own work completes.
+    pub(crate) lookout: Lookout,
     /// When an application last posted.
     last_post_ns: AtomicU64,
     /// The thread is in a slice.
@@ -115,6 +123,7 @@ impl Progress {
             dozing: AtomicU32::new(0),
             rouse: sys::wake_event()?,
             sleepers: AtomicU32::new(0),
+            lookout: Lookout::default(),
             last_post_ns: AtomicU64::new(0),
             watching: AtomicBool::new(false),
             away: AtomicBool::new(false),
@@ -263,7 +272,8 @@ impl Progress {
     fn polls(&self) -> bool {
         let last = self.last_call_ns.load(Ordering::Relaxed);
         let recently = sys::monotonic_ns().saturating_sub(last) < SPINNING_NS;
-        (recently || self.is_dozing()) && !self.has_sleepers()
+        let here = recently || self.is_dozing() || self.lookout.kept().is_some();
+        here && !self.has_sleepers()
     }
 
     /// A thread is in the middle of polling: it has not yet found what it polls for.
@@ -271,7 +281,7 @@ impl Progress {
         self.polls() && !self.satisfied.load(Ordering::Relaxed)
     }
 
-    fn has_sleepers(&self) -> bool {
+    pub(crate) fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) != 0
     }
 }
@@ -361,6 +371,7 @@ impl<'a> Thread<'a> {
     /// One slice beside a program that polls. Returns whether to watch on.
     fn watch(&mut self) -> bool {
         let before = self.progress.calls.load(Ordering::Relaxed);
+        let lookout = self.progress.lookout.kept();
         let polled = sys::monotonic_ns().saturating_sub(self.polled_since_ns);
         let slice = (polled / SLICE_PART).clamp(SLICE_MIN_NS, SLICE_MAX_NS);
         self.progress.watching.store(true, Ordering::SeqCst);
@@ -385,6 +396,10 @@ impl<'a> Thread<'a> {
             return true;
         }
         self.polled_since_ns = sys::monotonic_ns();
+        if let Some(post) = self.progress.lookout.kept() {
+            self.idle_slices = 0;
+            return lookout != Some(post) || self.rest(post);
+        }
         // Descheduled in the middle of polling, or doing something else?
         let satisfied = self.progress.satisfied.load(Ordering::Relaxed);
         let received = self.turn_until_dry();
@@ -396,6 +411,37 @@ impl<'a> Thread<'a> {
         }
         self.idle_slices += 1;
         self.idle_slices < IDLE_SLICES_MAX
+    }
+
+    /// The lookout has slept through a slice: sleeps until it goes. Returns whether to watch on.
+    fn rest(&mut self, post: Post) -> bool {
+        let (mut longest, mut deposed) = (REST_MIN_NS, false);
+        self.progress.watching.store(true, Ordering::SeqCst);
+        loop {
+            self.go_away();
+            let kept = self.progress.lookout.trust(post) && !self.progress.has_sleepers();
+            let woken = kept.then(|| self.sleep(false, Some(longest)));
+            self.progress.lookout.distrust();
+            self.progress.away.store(false, Ordering::SeqCst);
+            self.progress.called.store(false, Ordering::SeqCst);
+            self.serve(woken.unwrap_or_default());
+            let goes_on = self.progress.lookout.kept() == Some(post);
+            if !goes_on || self.progress.has_sleepers() {
+                break;
+            }
+            longest = (longest * 2).min(REST_MAX_NS);
+            if woken == Some(Woken::default()) && self.sleep(true, Some(0)).frames {
+                // It was woken for them, and is somewhere else.
+                deposed = self.progress.lookout.depose(post);
+                break;
+            }
+        }
+        self.progress.watching.store(false, Ordering::SeqCst);
+        if deposed || self.progress.has_sleepers() {
+            self.turn_until_dry();
+            return false;
+        }
+        true
     }
 
     /// Packets waited and nobody polled. Once that may be the scheduler's doing; when it goes on,

@@ -472,7 +472,7 @@ impl Runtime {
             fork::close_in_children(fd);
         }
         *lock(&self.sockets) = sockets;
-        self.progress.wake();
+        self.progress.depose_lookout();
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rocebud_objects::{Errno, Misuse, Wc};
-use rocebud_runtime::{Asleep, Runtime, cq as shared};
+use rocebud_runtime::{Asleep, PollFd, Runtime, cq as shared};
 
 use crate::attrs::limits;
 use crate::pd::PdUse;
@@ -88,6 +88,22 @@ impl CompChannel {
     /// look at their queues in any case.
     pub fn forget_events(&self) {
         self.inner.shared.purge(|_| true);
+    }
+
+    /// Sleeps until a descriptor is ready, or there are packets that completions may come of, for at
+    /// most `timeout_ns`. The caller armed its queues ([`Cq::arm_for_sleep`]), and polls them
+    /// afterwards.
+    ///
+    /// # Errors
+    /// EINTR: a signal was handled.
+    pub fn sleep_on(&self, fds: &mut Vec<PollFd>, timeout_ns: Option<u64>) -> io::Result<usize> {
+        self.inner.context.runtime().sleep_on(fds, timeout_ns)
+    }
+
+    /// This is the process that made it, not a child made by fork.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        !self.inner.context.runtime().is_inherited()
     }
 
     /// The calling thread sleeps until a completion comes.
@@ -314,6 +330,37 @@ impl Cq {
         }
         self.inner.shared.arm(solicited_only);
         Ok(())
+    }
+
+    /// As [`Cq::req_notify`], for a program that sleeps by [`CompChannel::sleep_on`] only: what it owes
+    /// its peer may wait for its next call until then.
+    ///
+    /// # Errors
+    /// As [`Cq::req_notify`].
+    pub fn arm_for_sleep(&self) -> Result<(), Misuse> {
+        self.check_process()?;
+        self.inner.shared.arm_for_sleep(false);
+        Ok(())
+    }
+
+    /// Takes the last request for an event back, unless the event is there.
+    ///
+    /// # Errors
+    /// As [`Cq::req_notify`].
+    pub fn disarm(&self) -> Result<(), Misuse> {
+        self.check_process()?;
+        self.inner.shared.disarm();
+        Ok(())
+    }
+
+    /// Takes what has completed, and does not run the engine when there is nothing.
+    ///
+    /// # Errors
+    /// As [`Cq::req_notify`].
+    pub fn take(&self, out: &mut [Wc]) -> Result<usize, Misuse> {
+        self.check_process()?;
+        let runtime = self.inner.context.runtime();
+        Ok(runtime.take(&self.inner.shared, out))
     }
 
     /// `ibv_resize_cq`.

@@ -506,6 +506,69 @@ static void serve(int ready, int p)
 		pause();
 }
 
+/* A server whose only thread is held up in a signal handler while it waits in rrecv: what others write into
+ * its memory arrives all the same. */
+static volatile uint8_t *shared;
+static const struct size one_mapping = {SOL_RDMA, RDMA_IOMAPSIZE, 1};
+
+static void stays(int signal)
+{
+	(void)signal;
+	for (;;)
+		pause();
+}
+
+static void serve_and_stay(int ready, int p)
+{
+	struct sockaddr_storage a = at(p);
+	struct sigaction act = {.sa_handler = stays};
+	char in;
+	int l = made(0);
+	CHECK(!sigaction(SIGUSR1, &act, NULL));
+	CHECK(!rsetsockopt(l, one_mapping.level, one_mapping.name, &one_mapping.value, sizeof(int)));
+	CHECK(!rbind(l, (void *)&a, base_len) && !rlisten(l, 8));
+	CHECK(write(ready, "r", 1) == 1);
+	int s = raccept(l, NULL, NULL);
+	CHECK(riomap(s, (void *)shared, 4096, PROT_WRITE, 0, 0) == 0);
+	CHECK(rsend(s, "hello", 5, 0) == 5);
+	rrecv(s, &in, 1, 0);
+	_exit(1);
+}
+
+/* The state of a process as /proc has it. */
+static char state_of(pid_t pid)
+{
+	char name[32], text[256] = "";
+	snprintf(name, sizeof name, "/proc/%d/stat", (int)pid);
+	int fd = open(name, O_RDONLY);
+	ssize_t n = read(fd, text, sizeof text - 1);
+	close(fd);
+	char *end = n > 0 ? strrchr(text, ')') : NULL;
+	return end ? end[2] : '?';
+}
+
+static void held_up(pid_t server, int ready, int p)
+{
+	char in[8];
+	struct sockaddr_storage a = at(p);
+	CHECK(read(ready, in, 1) == 1);
+	int s = made(0);
+	CHECK(!rsetsockopt(s, one_mapping.level, one_mapping.name, &one_mapping.value, sizeof(int)));
+	CHECK(!rconnect(s, (void *)&a, base_len));
+	CHECK(rrecv(s, in, 5, MSG_WAITALL) == 5);
+	for (int calm = 0; calm < 100; usleep(1000)) /* it sleeps in rrecv */
+		calm = state_of(server) == 'S' ? calm + 1 : 0;
+	CHECK(!kill(server, SIGUSR1));
+	CHECK(riowrite(s, "x", 1, 0, 0) == 1);
+	double t = now();
+	while (*shared != 'x' && now() - t < 10)
+		usleep(1000);
+	CHECK(*shared == 'x');
+	kill(server, SIGKILL);
+	CHECK(waitpid(server, NULL, 0) == server);
+	CHECK(!rclose(s));
+}
+
 static void run(const char *name, void (*f)(void))
 {
 	int before = failures;
@@ -524,20 +587,26 @@ int main(int argc, char **argv)
 		return 2;
 	memcpy(&base, found->ai_addr, found->ai_addrlen);
 	base_len = found->ai_addrlen;
-	int ready[2][2];
-	pid_t servers[2];
+	int ready[3][2];
+	pid_t servers[3];
 	fflush(stdout);
-	for (int i = 0; i < 2; i++) { /* before the first verb */
+	shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(shared != MAP_FAILED);
+	for (int i = 0; i < 3; i++) { /* before the first verb */
 		CHECK(!pipe(ready[i]));
 		servers[i] = fork();
 		if (!servers[i])
-			serve(ready[i][1], 7298 + i);
+			(i < 2 ? serve : serve_and_stay)(ready[i][1], 7297 + i);
 	}
 	current = "killed";
 	for (int i = 0; i < 2; i++)
-		killed(servers[i], ready[i][0], 7298 + i, i);
+		killed(servers[i], ready[i][0], 7297 + i, i);
 	if (!failures)
 		printf("ok killed\n");
+	current = "held_up";
+	held_up(servers[2], ready[2][0], 7299);
+	if (!failures)
+		printf("ok held_up\n");
 	run("refused", refused);
 	run("misuse", misuse);
 	run("names", names);

@@ -38,6 +38,24 @@ impl Cq {
         self.head.as_ptr().cast()
     }
 
+    /// Takes what has completed into the front of `out`, and runs no engine.
+    pub(crate) fn take(&self, out: &mut [ibv_wc]) -> usize {
+        let mut batch = [Wc::default(); BATCH];
+        let mut done = 0;
+        while let Some(room) = out.get_mut(done..).filter(|room| !room.is_empty()) {
+            let want = BATCH.min(room.len());
+            let n = self.verbs.take(&mut batch[..want]).unwrap_or(0);
+            for (to, wc) in room.iter_mut().zip(&batch[..n]) {
+                *to = c_wc(wc);
+            }
+            done += n;
+            if n < want {
+                break;
+            }
+        }
+        done
+    }
+
     /// Writes the field of the C structure that lies at `offset`.
     pub(crate) fn show<F: Copy>(&self, offset: usize, value: F) {
         self.head.set_field(offset, value);

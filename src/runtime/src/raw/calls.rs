@@ -297,7 +297,7 @@ impl Runtime {
     fn raw_sockets_changed(&self, core: &Core, changed: bool) {
         if changed && !self.is_dead() {
             *lock(&self.sockets) = core.sockets();
-            self.progress.wake();
+            self.progress.depose_lookout();
         }
     }
 

@@ -8,6 +8,7 @@ use rocebud_rsocket::{Event, State};
 
 use super::super::boundary::{Arg, MinusOne, NULL, Outcome, enter};
 use super::super::cm::types::{rdma_cm_id, sockaddr_storage};
+use super::completions::Look;
 use super::datagram::Datagram;
 use super::socket::{Inner, Socket};
 use super::table::{self, Any};
@@ -194,7 +195,7 @@ extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
 fn end(socket: &Socket, how: Event) -> Outcome<()> {
     {
         let mut inner = socket.lock();
-        inner.pump();
+        inner.look(Look::Pump);
         inner.shutdown(how);
         socket.stir();
     }
@@ -395,7 +396,7 @@ fn stream_option(socket: &Socket, at: (c_int, c_int)) -> Outcome<Vec<u8>> {
     let mut inner = socket.lock();
     let (ints, count) = match at {
         (names::SOL_SOCKET, names::SO_ERROR) => {
-            inner.pump();
+            inner.look(Look::Pump);
             ([inner.take_error().map_or(0, |e| e.0), 0], 1)
         }
         (names::SOL_SOCKET, names::SO_TYPE) => ([libc::SOCK_STREAM, 0], 1),

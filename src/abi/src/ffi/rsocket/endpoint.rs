@@ -1,9 +1,7 @@
 //! What a connection is made of: a queue pair with one completion queue, both rings, the block
 //! that the peer writes, and the stream that says what to post.
 
-use core::ffi::{c_int, c_void};
-use std::os::fd::RawFd;
-
+use core::ffi::c_void;
 use rocebud_objects::{Instant, Misuse};
 use rocebud_rsocket::{
     Config, Local, Planned, Received, Source, Stopped, Stream, Work, WorkId, Write,
@@ -12,11 +10,11 @@ use rocebud_rsocket::{
 use super::super::boundary::Outcome;
 use super::super::cm::types::rdma_cm_id;
 use super::super::types::{
-    Plain, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr,
-    ibv_send_wr, ibv_sge, ibv_wc,
+    Plain, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
+use super::completions::{Completions, Look};
 use super::memory::{Mapping, Memory};
-use super::verbs::{self, LOCAL_WRITE, Ops, REMOTE_WRITE};
+use super::verbs::{self, LOCAL_WRITE, REMOTE_WRITE};
 
 /// `IBV_WR_RDMA_WRITE`, `IBV_WR_RDMA_WRITE_WITH_IMM`
 const WRITE: u32 = 0;
@@ -30,7 +28,7 @@ const RC: u32 = 2;
 /// Inline room for an entry of the iomap table.
 const ENTRY_LEN: u32 = 24;
 
-/// Completions taken at a time, and receives posted at a time.
+/// Receives posted at a time.
 const BATCH: usize = 32;
 
 /// Which end one is.
@@ -44,10 +42,8 @@ pub(super) enum Role {
 pub(super) struct Endpoint {
     id: *mut rdma_cm_id,
     qp: *mut ibv_qp,
-    cq: *mut ibv_cq,
-    channel: *mut ibv_comp_channel,
+    completions: Completions,
     pd: *mut ibv_pd,
-    ops: Ops,
     memory: Option<Buffers>,
     pub(super) stream: Stream,
     mappings: Vec<Mapping>,
@@ -102,29 +98,18 @@ impl Endpoint {
             return Err(Misuse::invalid("the socket is bound to no device"));
         }
         let mut config = config.clamped();
-        let ops = Ops::of(context)?;
-        // SAFETY: a living context.
-        let channel = unsafe { verbs::ibv_create_comp_channel(context) };
-        let channel = verbs::made(channel, "no completion channel for the socket")?;
-        // SAFETY: made just now.
-        verbs::never_wait(unsafe { (*channel).fd });
-        let entries = c_int::from(config.send_queue) + c_int::from(config.receive_queue);
-        let none: *mut c_void = core::ptr::null_mut();
-        // SAFETY: a living context and its channel.
-        let cq = unsafe { verbs::ibv_create_cq(context, entries, none, channel, 0) };
+        let entries = u32::from(config.send_queue) + u32::from(config.receive_queue);
         let mut this = Self {
             id,
             qp: core::ptr::null_mut(),
-            cq,
-            channel,
+            completions: Completions::new(context, entries)?,
             pd,
-            ops,
             memory: None,
             stream: Stream::connecting(config, Local::default()),
             mappings: Vec::new(),
         };
-        let furnished = verbs::made(cq, "no completion queue for the socket")
-            .and_then(|_| this.create_qp(&mut config))
+        let furnished = this
+            .create_qp(&mut config)
             .and_then(|()| Buffers::new(this.pd, &config));
         match furnished {
             Ok(memory) => {
@@ -153,8 +138,8 @@ impl Endpoint {
 
     fn create_qp(&mut self, config: &mut Config) -> Outcome<()> {
         let mut init = ibv_qp_init_attr::zeroed();
-        init.send_cq = self.cq;
-        init.recv_cq = self.cq;
+        init.send_cq = self.completions.cq();
+        init.recv_cq = self.completions.cq();
         init.qp_type = RC;
         init.sq_sig_all = 1;
         init.cap = ibv_qp_cap {
@@ -186,59 +171,35 @@ impl Endpoint {
         if let Some(memory) = self.memory {
             memory.close();
         }
-        if !self.cq.is_null() {
-            // SAFETY: no queue pair uses it, and every event of it is acknowledged.
-            unsafe { verbs::ibv_destroy_cq(self.cq) };
-        }
-        // SAFETY: its queue has gone.
-        unsafe { verbs::ibv_destroy_comp_channel(self.channel) };
+        self.completions.close();
     }
 
-    /// Readable after [`Endpoint::arm`] when something has completed.
-    pub(super) fn fd(&self) -> RawFd {
-        // SAFETY: a living channel.
-        unsafe { (*self.channel).fd }
-    }
-
-    pub(super) fn arm(&self) {
-        self.ops.arm(self.cq);
-    }
-
-    /// Takes the events that made the descriptor readable.
-    pub(super) fn take_events(&self) {
-        verbs::take_cq_events(self.channel);
+    pub(super) const fn completions(&self) -> &Completions {
+        &self.completions
     }
 
     /// Hands completions to the stream, and posts what it wants posted.
-    pub(super) fn pump(&mut self) {
-        loop {
-            let mut done = [ibv_wc::zeroed(); BATCH];
-            let n = self.ops.poll(self.cq, &mut done);
-            for wc in done.iter().take(n) {
-                self.completed(wc);
+    pub(super) fn look(&mut self, how: Look) {
+        let (stream, memory) = (&mut self.stream, self.memory.as_ref());
+        self.completions.take(how, |wc| {
+            let good = wc.status == 0;
+            let id = WorkId(wc.wr_id);
+            if id != WorkId::RECEIVE {
+                stream.on_sent(id, good);
+            } else if let Some(memory) = memory.filter(|_| good) {
+                let received = Received {
+                    immediate: u32::from_be_bytes(wc.imm_data),
+                    len: wc.byte_len,
+                };
+                stream.on_received(received, &memory.block);
             }
-            if n < BATCH {
-                break;
-            }
-        }
+        });
         self.work();
     }
 
-    fn completed(&mut self, wc: &ibv_wc) {
-        let good = wc.status == 0;
-        let id = WorkId(wc.wr_id);
-        if id != WorkId::RECEIVE {
-            self.stream.on_sent(id, good);
-            return;
-        }
-        let Some(memory) = self.memory.as_ref().filter(|_| good) else {
-            return;
-        };
-        let received = Received {
-            immediate: u32::from_be_bytes(wc.imm_data),
-            len: wc.byte_len,
-        };
-        self.stream.on_received(received, &memory.block);
+    /// As [`Endpoint::look`], by a poll.
+    pub(super) fn pump(&mut self) {
+        self.look(Look::Pump);
     }
 
     /// Posts what the stream wants posted.
@@ -262,7 +223,7 @@ impl Endpoint {
                 next = wr;
             }
             // A queue pair in Err takes them and flushes them; no other failure is left.
-            self.ops.receive(self.qp, next);
+            self.completions.ops().receive(self.qp, next);
             n -= now;
         }
     }
@@ -314,7 +275,7 @@ impl Endpoint {
         let [k0, k1, k2, k3] = write.remote.key.to_ne_bytes();
         wr.wr[0] = write.remote.address;
         wr.wr[1] = u64::from_ne_bytes([k0, k1, k2, k3, 0, 0, 0, 0]);
-        if !self.ops.send(self.qp, &mut wr) {
+        if !self.completions.ops().send(self.qp, &mut wr) {
             self.stream.on_sent(write.id, false);
         }
         // the entry was read by the call

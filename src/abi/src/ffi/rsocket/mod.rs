@@ -12,6 +12,7 @@
 //! wait on it with `rpoll`, `rselect` and `repoll_wait` only.
 
 mod calls;
+mod completions;
 mod datagram;
 mod defaults;
 mod endpoint;

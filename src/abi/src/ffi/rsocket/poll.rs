@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use rocebud_objects::Misuse;
 use rocebud_rsocket::State;
+use rocebud_verbs::CompChannel as Sleeper;
 
-use super::super::boundary::{MinusOne, NULL, Outcome, enter, last_errno};
+use super::super::boundary::{MinusOne, NULL, Outcome, enter};
+use super::completions::Look;
 use super::socket::Inner;
 use super::table::{self, Any};
-use super::wait::{LOOK_AGAIN, Place, Waits};
+use super::wait::{LOOK_AGAIN, Place, Waits, sleep_on};
 
 /// What `rpoll` says of a socket.
 fn readiness(inner: &Inner, wanted: c_short) -> c_short {
@@ -47,17 +49,24 @@ pub(super) struct Entry {
 }
 
 /// Looks at a socket; the kernel does at plain descriptors.
-fn look_at<T: Waits>(place: &Place<T>, arm: bool, ready: impl Fn(&T) -> c_short) -> c_short {
+fn look_at<T: Waits>(place: &Place<T>, step: Step, ready: impl Fn(&T) -> c_short) -> c_short {
     let mut inner = place.lock();
     if inner.is_closed() {
         return libc::POLLNVAL;
     }
-    match arm {
-        true => inner.arm(),
-        false => inner.pump(),
+    match step {
+        Step::Look(how) => inner.look(how),
+        Step::Arm => inner.arm(),
     }
     place.stir();
     ready(&inner)
+}
+
+/// What to do about sockets.
+#[derive(Clone, Copy)]
+enum Step {
+    Look(Look),
+    Arm,
 }
 
 fn take<T: Waits>(place: &Place<T>, fds: &[libc::pollfd]) {
@@ -78,25 +87,43 @@ impl Entry {
     }
 
     /// Looks at a socket; a plain descriptor is the kernel's.
-    fn look(&mut self, arm: bool) {
+    fn look(&mut self, step: Step) {
         let wanted = self.wanted;
         match &self.socket {
-            Some(Any::Stream(s)) => self.found = look_at(s, arm, |i| readiness(i, wanted)),
-            Some(Any::Datagram(d)) => self.found = look_at(d, arm, |i| i.readiness(wanted)),
+            Some(Any::Stream(s)) => self.found = look_at(s, step, |i| readiness(i, wanted)),
+            Some(Any::Datagram(d)) => self.found = look_at(d, step, |i| i.readiness(wanted)),
             Some(Any::Set(_)) | None => {}
         }
     }
 
-    /// What the kernel has to look at.
-    fn descriptors(&self) -> Vec<libc::pollfd> {
+    /// Everything that was asked for is there.
+    const fn has_all(&self) -> bool {
+        self.found != 0 && self.wanted & !self.found == 0
+    }
+
+    /// It is the kernel's alone.
+    const fn is_plain(&self) -> bool {
+        matches!(&self.socket, Some(Any::Set(_)) | None)
+    }
+
+    /// Adds what the kernel has to look at.
+    fn descriptors(&self, into: &mut Vec<libc::pollfd>) {
         match &self.socket {
-            Some(Any::Stream(s)) => s.lock().descriptors(s.fd),
-            Some(Any::Datagram(d)) => d.lock().descriptors(d.fd),
-            Some(Any::Set(_)) | None => vec![libc::pollfd {
+            Some(Any::Stream(s)) => s.lock().descriptors(s.fd, into),
+            Some(Any::Datagram(d)) => d.lock().descriptors(d.fd, into),
+            Some(Any::Set(_)) | None => into.push(libc::pollfd {
                 fd: self.fd,
                 events: self.wanted,
                 revents: 0,
-            }],
+            }),
+        }
+    }
+
+    fn sleeper(&self) -> Option<Sleeper> {
+        match &self.socket {
+            Some(Any::Stream(s)) => s.lock().sleeper(),
+            Some(Any::Datagram(d)) => d.lock().sleeper(),
+            Some(Any::Set(_)) | None => None,
         }
     }
 
@@ -114,26 +141,35 @@ fn count(entries: &[Entry]) -> usize {
     entries.iter().filter(|e| e.found != 0).count()
 }
 
+fn look(entries: &mut [Entry], how: Look) {
+    entries.iter_mut().for_each(|e| e.look(Step::Look(how)));
+}
+
 /// Waits until one of the entries is ready; how many are. `None`: for ever.
 pub(super) fn wait(entries: &mut [Entry], at_most: Option<Duration>) -> Outcome<usize> {
     let until = at_most.and_then(|t| Instant::now().checked_add(t));
     loop {
-        entries.iter_mut().for_each(|e| e.look(false));
+        look(entries, Look::Glance);
+        // Whoever is told at once of some of what it asks for, again and again, must hear of the rest, too.
+        let lacks = |e: &&mut Entry| !e.has_all();
+        let lacking = entries.iter_mut().filter(lacks);
+        lacking.for_each(|e| e.look(Step::Look(Look::Pump)));
         if count(entries) != 0 {
-            // Plain descriptors may be ready as well.
-            ask_kernel(entries, Duration::ZERO)?;
+            if entries.iter().any(Entry::is_plain) {
+                ask_kernel(entries, Duration::ZERO)?;
+            }
             return Ok(count(entries));
         }
         let left = until.map(|t| t.saturating_duration_since(Instant::now()));
         if left != Some(Duration::ZERO) {
-            entries.iter_mut().for_each(|e| e.look(true));
+            entries.iter_mut().for_each(|e| e.look(Step::Arm));
         }
         let sleep = match count(entries) {
             0 => left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN),
             _ => Duration::ZERO,
         };
         ask_kernel(entries, sleep)?;
-        entries.iter_mut().for_each(|e| e.look(false));
+        look(entries, Look::Pump);
         let n = count(entries);
         if n != 0 || left == Some(Duration::ZERO) {
             return Ok(n);
@@ -142,36 +178,25 @@ pub(super) fn wait(entries: &mut [Entry], at_most: Option<Duration>) -> Outcome<
 }
 
 fn ask_kernel(entries: &mut [Entry], at_most: Duration) -> Outcome<()> {
-    let each: Vec<Vec<libc::pollfd>> = entries.iter().map(Entry::descriptors).collect();
-    let lengths: Vec<usize> = each.iter().map(Vec::len).collect();
-    let mut all: Vec<libc::pollfd> = each.into_iter().flatten().collect();
-    let timeout = libc::timespec {
-        tv_sec: at_most.as_secs().cast_signed(),
-        tv_nsec: i64::from(at_most.subsec_nanos()),
+    let mut fds = Vec::new();
+    let of_entry = |e: &Entry| {
+        let before = fds.len();
+        e.descriptors(&mut fds);
+        fds.len() - before
     };
-    let none = core::ptr::null();
-    // SAFETY: as many entries as said; the time is ours, the set of signals is not given.
-    let n = unsafe {
-        libc::ppoll(
-            all.as_mut_ptr(),
-            all.len() as libc::nfds_t,
-            &raw const timeout,
-            none,
-        )
+    let lengths: Vec<usize> = entries.iter().map(of_entry).collect();
+    let sleeper = match at_most {
+        Duration::ZERO => None,
+        _ => entries.iter().find_map(Entry::sleeper),
     };
-    if n < 0 {
-        return Err(Misuse::new(
-            last_errno(),
-            "a signal came while the call waited",
-        ));
-    }
-    let mut rest = all.as_slice();
+    let waited = sleep_on(sleeper.as_ref(), &mut fds, at_most);
+    let mut rest = fds.as_slice();
     for (entry, len) in entries.iter_mut().zip(lengths) {
         let (of_entry, behind) = rest.split_at_checked(len).unwrap_or_default();
         entry.seen(of_entry);
         rest = behind;
     }
-    Ok(())
+    waited
 }
 
 /// `rpoll`: sockets and plain descriptors; `timeout` in ms, negative for ever.

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use rocebud_objects::{Errno, Misuse};
 use rocebud_rsocket::options::Options;
 use rocebud_rsocket::{ConnectData, Event, State, state};
+use rocebud_verbs::CompChannel as Sleeper;
 
 use super::super::boundary::Outcome;
 use super::super::cm::types::{PS_TCP, rdma_cm_id, rdma_conn_param, rdma_event_channel};
+use super::completions::Look;
 use super::endpoint::{Endpoint, Role};
 use super::news::{self, News, kind};
 use super::verbs;
@@ -23,6 +25,9 @@ const RESOLVE_MS: c_int = 2000;
 
 /// Times a request is sent again; without end when the peer has no receive posted.
 const RETRIES: u8 = 7;
+
+/// Requests on their way that a glance leaves to others: those of a question and its answer.
+const UNHEARD_MAX: u32 = 4;
 
 /// See the module.
 pub(super) struct Socket {
@@ -125,7 +130,7 @@ impl Socket {
 }
 
 impl Waits for Inner {
-    fn pump(&mut self) {
+    fn look(&mut self, how: Look) {
         let state = self.state();
         if state.is_opening() || (state == State::Listening && self.requests.is_empty()) {
             self.hear();
@@ -135,7 +140,9 @@ impl Waits for Inner {
             .as_mut()
             .filter(|e| e.stream.state().is_connected())
         {
-            endpoint.pump();
+            // A program that only sends must hear what comes back, too.
+            let many = endpoint.stream.in_flight() > UNHEARD_MAX;
+            endpoint.look(if many { Look::Pump } else { how });
         }
     }
 
@@ -159,26 +166,31 @@ impl Waits for Inner {
 
     fn arm(&mut self) {
         if let Some(endpoint) = &self.endpoint {
-            endpoint.arm();
+            endpoint.completions().arm();
         }
-        self.pump();
+        self.look(Look::Glance);
     }
 
     /// The event channel, and completions.
-    fn descriptors(&self, channel: RawFd) -> Vec<libc::pollfd> {
-        let channel = if self.deaf { -1 } else { channel };
-        let mut fds = vec![watch(channel)];
-        fds.extend(self.endpoint.as_ref().map(|e| watch(e.fd())));
-        fds
+    fn descriptors(&self, channel: RawFd, into: &mut Vec<libc::pollfd>) {
+        into.push(watch(if self.deaf { -1 } else { channel }));
+        let completions = self.endpoint.as_ref().map(Endpoint::completions);
+        into.extend(completions.map(|c| watch(c.fd())));
+    }
+
+    fn sleeper(&self) -> Option<Sleeper> {
+        let endpoint = self.endpoint.as_ref();
+        endpoint.and_then(|e| e.completions().sleeper())
     }
 
     fn woken(&mut self, fds: &[libc::pollfd]) {
         let mut is_ready = fds.iter().map(|f| f.revents != 0);
         let (events, completions) = (is_ready.next(), is_ready.next());
-        if completions == Some(true)
-            && let Some(endpoint) = &self.endpoint
-        {
-            endpoint.take_events();
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.completions().disarm();
+            if completions == Some(true) {
+                endpoint.completions().take_events();
+            }
         }
         if events == Some(true) && self.state() != State::Listening {
             self.hear();

@@ -9,8 +9,6 @@ use super::super::cm::types::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_e
 pub(super) use super::super::cm::verbs::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
-use super::super::cq::CompChannel;
-use super::super::handle::{Handle, Owner};
 use super::super::types::{
     ibv_ah, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_gid, ibv_mr, ibv_pd,
     ibv_port_attr, ibv_qp, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_wc,
@@ -176,11 +174,6 @@ pub(super) fn never_wait(fd: c_int) {
 
 /// Takes the events that made a completion channel readable.
 pub(super) fn take_cq_events(channel: *mut ibv_comp_channel) {
-    // The call for programs looks for packets before it says that there is no event.
-    if let Ok(Owner::Us(ours)) = Handle::<CompChannel>::from_raw(channel).owner() {
-        ours.verbs.forget_events();
-        return;
-    }
     let mut cq = core::ptr::null_mut();
     let mut context = core::ptr::null_mut();
     loop {

@@ -1,15 +1,20 @@
-//! How a call waits: it looks, polls for a moment, and then sleeps on descriptors, one thread for
-//! all that wait at the same socket.
+//! How a call waits: it looks, polls for a moment where that has paid, and then sleeps on descriptors,
+//! one thread for all that wait at the same socket.
+//!
+//! A look at the completion queue costs no system call. A poll costs one or two, and only one that waits
+//! for something that is not there yet makes it: after a sleep, since packets may have ended that, or to
+//! spare the sleep.
 
-use core::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rocebud_objects::{Errno, Misuse};
+use rocebud_verbs::CompChannel as Sleeper;
 
 use super::super::boundary::{Outcome, last_errno};
+use super::completions::Look;
 
 /// How long a sleeper believes that nothing happened that it was not told of: another thread may
 /// have taken the event it waits for. Upstream looks as often.
@@ -18,20 +23,25 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// How long a call polls before it sleeps: upstream's `polling_time`.
 const POLL_FIRST: Duration = Duration::from_micros(10);
 
+/// Calls that do not poll first after some that polled in vain, at most.
+const UNPOLLED_MAX: u32 = 1024;
+
 const CLOSED: Misuse = Misuse::new(Errno::EBADF, "the socket was closed by another thread");
 const AGAIN: Misuse = Misuse::new(Errno::EAGAIN, "nothing can be done now without waiting");
 
 /// What can be waited for.
 pub(super) trait Waits {
-    /// Does what can be done without waiting.
-    fn pump(&mut self);
+    /// Does what can be done without waiting. A glance takes what others have brought.
+    fn look(&mut self, how: Look);
     /// Hears of what a program that only ever tries would miss.
     fn hear(&mut self) {}
-    /// Wants the descriptors to tell of what comes from now on, and looks once more.
+    /// Wants the descriptors to tell of what comes from now on, and glances once more.
     fn arm(&mut self);
-    /// What to sleep on; `own` is the descriptor that is the socket's number.
-    fn descriptors(&self, own: RawFd) -> Vec<libc::pollfd>;
-    /// Takes what woke a sleeper on [`Waits::descriptors`].
+    /// Adds what to sleep on; `own` is the descriptor that is the socket's number.
+    fn descriptors(&self, own: RawFd, into: &mut Vec<libc::pollfd>);
+    /// Who sleeps on them; `None`: plain polls do.
+    fn sleeper(&self) -> Option<Sleeper>;
+    /// Takes what woke a sleeper on [`Waits::descriptors`], and takes back [`Waits::arm`].
     fn woken(&mut self, fds: &[libc::pollfd]);
     /// Nothing is to be expected any more.
     fn is_closed(&self) -> bool;
@@ -47,6 +57,7 @@ pub(super) struct Place<T> {
     changed: Condvar,
     /// Threads that wait for the sleeper. Changed with the lock held.
     waiting: AtomicU32,
+    polling: Polling,
 }
 
 impl<T: Waits> Place<T> {
@@ -56,6 +67,7 @@ impl<T: Waits> Place<T> {
             inner: Mutex::new(inner),
             changed: Condvar::new(),
             waiting: AtomicU32::new(0),
+            polling: Polling::new(),
         }
     }
 
@@ -79,26 +91,41 @@ impl<T: Waits> Place<T> {
         ready: impl Fn(&T) -> bool,
     ) -> Outcome<MutexGuard<'_, T>> {
         let mut inner = self.lock();
+        let mut how = Look::Glance;
         let mut polled_since = None;
         loop {
             if inner.is_closed() {
                 return Err(CLOSED);
             }
-            inner.pump();
+            inner.look(how);
             if ready(&inner) {
+                if how == Look::Pump && polled_since.is_some() {
+                    self.polling.paid();
+                }
                 self.stir();
                 return Ok(inner);
             }
             if nonblocking {
+                if how == Look::Glance {
+                    how = Look::Pump;
+                    continue;
+                }
                 // A program that only ever tries must hear of a dead peer as well.
                 inner.hear();
                 return if ready(&inner) { Ok(inner) } else { Err(AGAIN) };
             }
-            if polled_since.get_or_insert_with(Instant::now).elapsed() < POLL_FIRST {
-                continue;
+            if how == Look::Glance && self.polling.is_worth_it() {
+                polled_since = Some(Instant::now());
+            }
+            how = Look::Pump;
+            if let Some(since) = polled_since {
+                if since.elapsed() < POLL_FIRST {
+                    continue;
+                }
+                self.polling.was_vain();
+                polled_since = None;
             }
             inner = self.sleep(inner, &ready)?;
-            polled_since = None;
         }
     }
 
@@ -119,10 +146,12 @@ impl<T: Waits> Place<T> {
         if ready(&inner) {
             return Ok(inner);
         }
-        let mut fds = inner.descriptors(self.fd);
+        let mut fds = Vec::with_capacity(FDS_USUAL);
+        inner.descriptors(self.fd, &mut fds);
+        let sleeper = inner.sleeper();
         *inner.sleeping() = true;
         drop(inner);
-        let waited = poll(&mut fds, LOOK_AGAIN);
+        let waited = sleep_on(sleeper.as_ref(), &mut fds, LOOK_AGAIN);
         let mut inner = self.lock();
         *inner.sleeping() = false;
         self.stir();
@@ -133,18 +162,80 @@ impl<T: Waits> Place<T> {
     }
 }
 
+/// Descriptors of a socket and the device.
+const FDS_USUAL: usize = 8;
+
 /// Waits for descriptors. EINTR after a signal.
-fn poll(fds: &mut [libc::pollfd], at_most: Duration) -> Outcome<()> {
-    let timeout = c_int::try_from(at_most.as_millis()).unwrap_or(c_int::MAX);
-    // SAFETY: as many entries as said.
-    let n = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
-    if n < 0 {
-        return Err(Misuse::new(
-            last_errno(),
-            "a signal came while the call waited",
-        ));
+pub(super) fn sleep_on(
+    sleeper: Option<&Sleeper>,
+    fds: &mut Vec<libc::pollfd>,
+    at_most: Duration,
+) -> Outcome<()> {
+    let failed = match sleeper {
+        Some(sleeper) => {
+            let at_most = u64::try_from(at_most.as_nanos()).unwrap_or(u64::MAX);
+            let slept = sleeper.sleep_on(fds, Some(at_most));
+            slept.err().and_then(|e| e.raw_os_error()).map(Errno)
+        }
+        None => poll(fds, at_most),
+    };
+    match failed {
+        Some(errno) => Err(Misuse::new(errno, "a signal came while the call waited")),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+fn poll(fds: &mut [libc::pollfd], at_most: Duration) -> Option<Errno> {
+    let timeout = libc::timespec {
+        tv_sec: at_most.as_secs().cast_signed(),
+        tv_nsec: i64::from(at_most.subsec_nanos()),
+    };
+    let none = core::ptr::null();
+    // SAFETY: as many entries as said; the time is ours, the set of signals is not given.
+    let n = unsafe {
+        libc::ppoll(
+            fds.as_mut_ptr(),
+            fds.len() as libc::nfds_t,
+            &raw const timeout,
+            none,
+        )
+    };
+    (n < 0).then(last_errno)
+}
+
+/// Whether to poll before a sleep: always at first, and while it pays; the more rarely the more often
+/// it did not. Counts that another thread spoils cost nothing.
+struct Polling {
+    /// Calls that go without.
+    left: AtomicU32,
+    next: AtomicU32,
+}
+
+impl Polling {
+    const fn new() -> Self {
+        Self {
+            left: AtomicU32::new(0),
+            next: AtomicU32::new(0),
+        }
+    }
+
+    /// Asked once a call.
+    fn is_worth_it(&self) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
+    }
+
+    fn paid(&self) {
+        self.next.store(0, Ordering::Relaxed);
+    }
+
+    fn was_vain(&self) {
+        let next = self.next.load(Ordering::Relaxed);
+        self.left.store(next, Ordering::Relaxed);
+        let more = (next * 2).clamp(8, UNPOLLED_MAX);
+        self.next.store(more, Ordering::Relaxed);
+    }
 }
 
 /// Readable, please.
@@ -153,5 +244,28 @@ pub(super) const fn watch(fd: RawFd) -> libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls in a row that do not poll.
+    fn unpolled(polling: &Polling) -> u32 {
+        (0..10_000).take_while(|_| !polling.is_worth_it()).count() as u32
+    }
+
+    #[test]
+    fn polls_in_vain_grow_rare_and_one_that_paid_makes_up_for_them() {
+        let polling = Polling::new();
+        for calls in [0, 0, 8, 16, 32, 64, 128, 256, 512, 1024, 1024] {
+            assert_eq!(unpolled(&polling), calls);
+            polling.was_vain();
+        }
+        assert_eq!(unpolled(&polling), 1024);
+        polling.paid();
+        polling.was_vain();
+        assert_eq!(unpolled(&polling), 0);
     }
 }

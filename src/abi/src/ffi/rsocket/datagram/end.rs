@@ -1,9 +1,8 @@
 //! A local address of a datagram socket: an identifier that holds the port, a UD queue pair with
 //! one completion queue, and the slots that its datagrams lie in.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
 
 use rocebud_objects::{Errno, Misuse};
 use rocebud_rsocket::datagram::{BUFFER_LEN, GRH_LEN, QKEY, UdHeader, payload_max};
@@ -13,9 +12,10 @@ use rocebud_rsocket::{SharedBlock, Span};
 use super::super::super::boundary::Outcome;
 use super::super::super::cm::types::{PS_UDP, UD, ibv_sa_path_rec, rdma_cm_id};
 use super::super::super::types::{
-    Plain, ibv_ah, ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_port_attr, ibv_qp, ibv_qp_cap,
-    ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
+    Plain, ibv_ah, ibv_ah_attr, ibv_cq, ibv_port_attr, ibv_qp, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
 };
+use super::super::completions::{Completions, Look};
 use super::super::memory::Memory;
 use super::super::verbs::{self, LOCAL_WRITE, Ops};
 use super::udp;
@@ -28,9 +28,6 @@ const INLINE: u32 = 1 << 3;
 /// In a `wr_id`: a receive.
 const RECEIVE: u64 = 1 << 63;
 
-/// Completions taken at a time.
-const BATCH: usize = 32;
-
 /// Time for the loopback's own address to be resolved, in ms.
 const RESOLVE_MS: c_int = 2000;
 
@@ -41,8 +38,7 @@ pub(super) struct End {
     pub(super) local: SocketAddr,
     id: *mut rdma_cm_id,
     qp: *mut ibv_qp,
-    cq: *mut ibv_cq,
-    channel: *mut ibv_comp_channel,
+    completions: Option<Completions>,
     ops: Option<Ops>,
     slots: Option<Slots>,
     /// Slots of sends that are not on their way.
@@ -88,8 +84,7 @@ impl End {
             local,
             id: core::ptr::null_mut(),
             qp: core::ptr::null_mut(),
-            cq: core::ptr::null_mut(),
-            channel: core::ptr::null_mut(),
+            completions: None,
             ops: None,
             slots: None,
             free: Vec::new(),
@@ -154,18 +149,11 @@ impl End {
             return Err(Misuse::new(gone, "no RDMA device has this address"));
         }
         let (sends, receives) = sizes(options);
-        self.ops = Some(Ops::of(context)?);
-        // SAFETY: a living context.
-        let channel = unsafe { verbs::ibv_create_comp_channel(context) };
-        self.channel = verbs::made(channel, "no completion channel for the socket")?;
-        // SAFETY: made just now.
-        verbs::never_wait(unsafe { (*channel).fd });
-        let entries = c_int::try_from(sends + receives).unwrap_or(c_int::MAX);
-        let none: *mut c_void = core::ptr::null_mut();
-        // SAFETY: a living context and its channel.
-        let cq = unsafe { verbs::ibv_create_cq(context, entries, none, channel, 0) };
-        self.cq = verbs::made(cq, "no completion queue for the socket")?;
-        self.create_qp((sends, receives), options)?;
+        let completions = Completions::new(context, sends + receives)?;
+        let cq = completions.cq();
+        self.ops = Some(completions.ops());
+        self.completions = Some(completions);
+        self.create_qp(cq, (sends, receives), options)?;
         let v6 = self.local.is_ipv6();
         self.payload_max = payload_max(v6, path_mtu(self.id)?);
         let receive = Memory::new(pd, receives as usize * BUFFER_LEN + GRH_LEN, LOCAL_WRITE)?;
@@ -189,10 +177,15 @@ impl End {
         Ok(())
     }
 
-    fn create_qp(&mut self, (sends, receives): (u32, u32), options: &Options) -> Outcome<()> {
+    fn create_qp(
+        &mut self,
+        cq: *mut ibv_cq,
+        (sends, receives): (u32, u32),
+        options: &Options,
+    ) -> Outcome<()> {
         let mut init = ibv_qp_init_attr::zeroed();
-        init.send_cq = self.cq;
-        init.recv_cq = self.cq;
+        init.send_cq = cq;
+        init.recv_cq = cq;
         init.qp_type = UD;
         init.sq_sig_all = 1;
         init.cap = ibv_qp_cap {
@@ -225,13 +218,8 @@ impl End {
             slots.receive.close();
             slots.send.close();
         }
-        if !self.cq.is_null() {
-            // SAFETY: no queue pair uses it, and every event of it is acknowledged.
-            unsafe { verbs::ibv_destroy_cq(self.cq) };
-        }
-        if !self.channel.is_null() {
-            // SAFETY: its queue has gone.
-            unsafe { verbs::ibv_destroy_comp_channel(self.channel) };
+        if let Some(completions) = self.completions {
+            completions.close();
         }
         if !self.id.is_null() {
             // SAFETY: nothing of it is left.
@@ -239,19 +227,8 @@ impl End {
         }
     }
 
-    pub(super) fn fd(&self) -> RawFd {
-        // SAFETY: a living channel.
-        unsafe { (*self.channel).fd }
-    }
-
-    pub(super) fn arm(&self) {
-        if let Some(ops) = &self.ops {
-            ops.arm(self.cq);
-        }
-    }
-
-    pub(super) fn take_events(&self) {
-        verbs::take_cq_events(self.channel);
+    pub(super) const fn completions(&self) -> Option<&Completions> {
+        self.completions.as_ref()
     }
 
     /// A datagram could be sent.
@@ -266,18 +243,13 @@ impl End {
     }
 
     /// Takes completions: what came goes to `into`.
-    pub(super) fn pump(&mut self, mut into: impl FnMut(Arrived) -> bool) {
-        let Some(ops) = self.ops else { return };
-        loop {
-            let mut done = [ibv_wc::zeroed(); BATCH];
-            let n = ops.poll(self.cq, &mut done);
-            for wc in done.iter().take(n) {
-                self.completed(wc, &mut into);
-            }
-            if n < BATCH {
-                return;
-            }
-        }
+    pub(super) fn look(&mut self, how: Look, mut into: impl FnMut(Arrived) -> bool) {
+        // Out of the end for the time, which changes otherwise.
+        let Some(completions) = self.completions.take() else {
+            return;
+        };
+        completions.take(how, |wc| self.completed(wc, &mut into));
+        self.completions = Some(completions);
     }
 
     fn completed(&mut self, wc: &ibv_wc, into: &mut impl FnMut(Arrived) -> bool) {

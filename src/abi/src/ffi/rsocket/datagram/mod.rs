@@ -19,14 +19,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rocebud_objects::{Errno, Misuse};
 use rocebud_rsocket::Span;
 use rocebud_rsocket::datagram::{BUFFER_LEN, Op, UdpHeader};
 use rocebud_rsocket::options::Options;
+use rocebud_verbs::CompChannel as Sleeper;
 use rocebud_verbs::cm::Manager;
 
 use super::super::boundary::Outcome;
+use super::completions::{Completions, Look};
 use super::defaults;
 use super::wait::{Place, Waits, watch};
 use end::{End, is_of_a_host, named};
@@ -35,6 +38,12 @@ use ways::Ways;
 
 /// Datagrams that came by UDP and wait for the program; more wait in the kernel.
 const KEPT_MAX: usize = 256;
+
+/// After a datagram that went by UDP its answer may come by UDP, for so long.
+const ANSWERED: Duration = Duration::from_secs(1);
+
+/// A program that only sends looks for what comes by UDP this often otherwise.
+const UNREAD_MAX: Duration = Duration::from_millis(1);
 
 /// Local addresses of one socket, which each cost a queue pair.
 const ENDS_MAX: usize = 64;
@@ -70,6 +79,9 @@ pub(super) struct Inner {
     inbox: VecDeque<Letter>,
     /// Of these, those that came by UDP.
     kept: usize,
+    /// When the UDP socket was last read, and until when each look reads it.
+    read: Instant,
+    listens: Instant,
     /// `rshutdown`: reading, writing.
     shut: (bool, bool),
     sleeping: bool,
@@ -114,6 +126,8 @@ impl Datagram {
             peer: None,
             inbox: VecDeque::new(),
             kept: 0,
+            read: Instant::now(),
+            listens: Instant::now(),
             shut: (false, false),
             sleeping: false,
             closed: false,
@@ -141,12 +155,17 @@ impl Datagram {
 }
 
 impl Waits for Inner {
-    fn pump(&mut self) {
-        self.read_udp();
-        self.ways.hear(&self.ends);
+    fn look(&mut self, how: Look) {
+        let now = Instant::now();
+        let unread = now.saturating_duration_since(self.read);
+        if how == Look::Pump || now < self.listens || unread > UNREAD_MAX {
+            self.read = now;
+            self.read_udp();
+            self.ways.hear(&self.ends);
+        }
         let (inbox, ways, peer) = (&mut self.inbox, &mut self.ways, self.peer);
         for (index, end) in self.ends.iter_mut().enumerate() {
-            end.pump(|came| {
+            end.look(how, |came| {
                 // A connected socket hears its peer only, as with the kernel's.
                 let wanted = peer.is_none_or(|peer| peer == came.from);
                 if wanted {
@@ -167,22 +186,26 @@ impl Waits for Inner {
     }
 
     fn arm(&mut self) {
-        self.ends.iter().for_each(End::arm);
-        self.pump();
+        self.completions().for_each(Completions::arm);
+        self.look(Look::Glance);
     }
 
     /// UDP, look-ups, completions.
-    fn descriptors(&self, own: RawFd) -> Vec<libc::pollfd> {
+    fn descriptors(&self, own: RawFd, into: &mut Vec<libc::pollfd>) {
         let own = if self.kept < KEPT_MAX { own } else { -1 };
-        let mut fds = vec![watch(own), watch(self.ways.fd().unwrap_or(-1))];
-        fds.extend(self.ends.iter().map(|end| watch(end.fd())));
-        fds
+        into.extend([watch(own), watch(self.ways.fd().unwrap_or(-1))]);
+        into.extend(self.completions().map(|c| watch(c.fd())));
+    }
+
+    fn sleeper(&self) -> Option<Sleeper> {
+        self.completions().find_map(Completions::sleeper)
     }
 
     fn woken(&mut self, fds: &[libc::pollfd]) {
-        for (end, fd) in self.ends.iter().zip(fds.iter().skip(2)) {
+        for (completions, fd) in self.completions().zip(fds.iter().skip(2)) {
+            completions.disarm();
             if fd.revents != 0 {
-                end.take_events();
+                completions.take_events();
             }
         }
     }
@@ -197,6 +220,10 @@ impl Waits for Inner {
 }
 
 impl Inner {
+    fn completions(&self) -> impl Iterator<Item = &Completions> {
+        self.ends.iter().filter_map(End::completions)
+    }
+
     /// A datagram waits, or none ever will.
     fn may_read(&self) -> bool {
         !self.inbox.is_empty() || self.shut.0 || self.is_dead()
@@ -340,6 +367,7 @@ impl Inner {
                     .iter()
                     .for_each(|&(at, len)| append(&mut bytes, at, len));
                 self.udp.send(end.local, to, &bytes, flags)?;
+                self.listens = Instant::now() + ANSWERED;
             }
         }
         Ok(len)

@@ -1,0 +1,190 @@
+//! An application thread that sleeps on the sockets itself.
+//!
+//! A packet wakes a thread that waits for it in the library twice over if the progress thread has to be
+//! woken first. So one that sleeps, alone among the program's threads, until its own work completes keeps
+//! the *lookout*: it sleeps on the sockets besides its own descriptors, and takes the packets with its next
+//! poll. The progress thread watches meanwhile, as it does beside a program that polls; when the lookout
+//! sleeps through a whole slice it rests for longer, until the lookout goes.
+//!
+//! A signal handler that does not come back may hold a lookout for ever: packets that have waited while
+//! the progress thread rested end its post.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rocebud_objects::Wc;
+
+use crate::cq::Cq;
+use crate::progress::Progress;
+use crate::runtime::Runtime;
+use crate::sync::lock;
+use crate::sys;
+
+/// Who keeps the lookout.
+#[derive(Debug, Default)]
+pub(crate) struct Lookout {
+    /// Odd while a thread keeps it. Rises with each change.
+    turn: AtomicU64,
+    /// The progress thread rests.
+    trusted: AtomicBool,
+}
+
+/// A thread's time as lookout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Post(u64);
+
+impl Lookout {
+    /// The post, unless another thread has it.
+    pub(crate) fn take(&self) -> Option<Post> {
+        let turn = self.turn.load(Ordering::SeqCst);
+        (turn.is_multiple_of(2) && self.change(turn)).then_some(Post(turn + 1))
+    }
+
+    /// Ends it. True: the progress thread rests, and must be woken.
+    #[must_use]
+    pub(crate) fn leave(&self, post: Post) -> bool {
+        self.change(post.0);
+        self.trusted.load(Ordering::SeqCst)
+    }
+
+    /// Ends another thread's, unless it has ended.
+    pub(crate) fn depose(&self, post: Post) -> bool {
+        self.change(post.0)
+    }
+
+    /// Who keeps it now.
+    #[inline]
+    pub(crate) fn kept(&self) -> Option<Post> {
+        let turn = self.turn.load(Ordering::SeqCst);
+        (!turn.is_multiple_of(2)).then_some(Post(turn))
+    }
+
+    /// The progress thread is about to rest. False: it must not, that lookout has gone. One that goes
+    /// later sees that it is trusted.
+    pub(crate) fn trust(&self, post: Post) -> bool {
+        self.trusted.store(true, Ordering::SeqCst);
+        self.kept() == Some(post)
+    }
+
+    /// It has rested.
+    pub(crate) fn distrust(&self) {
+        self.trusted.store(false, Ordering::SeqCst);
+    }
+
+    fn change(&self, from: u64) -> bool {
+        let (to, order) = (from.wrapping_add(1), Ordering::SeqCst);
+        self.turn.compare_exchange(from, to, order, order).is_ok()
+    }
+}
+
+impl Progress {
+    /// Begins a sleep on the sockets. `None`: other threads sleep, and the progress thread has them in
+    /// its sight.
+    fn keep_lookout(&self) -> Option<Post> {
+        if self.has_sleepers() {
+            return None;
+        }
+        self.lookout.take()
+    }
+
+    fn leave_lookout(&self, post: Post) {
+        if self.lookout.leave(post) {
+            self.wake();
+        }
+    }
+
+    /// The sockets that a lookout sleeps on are not all any more: the progress thread takes over.
+    pub(crate) fn depose_lookout(&self) {
+        if let Some(post) = self.lookout.kept() {
+            self.lookout.depose(post);
+        }
+        self.wake();
+    }
+}
+
+impl Runtime {
+    /// Takes what has completed; does not run the engine.
+    pub fn take(&self, cq: &Cq, out: &mut [Wc]) -> usize {
+        let n = cq.take(out);
+        if n != 0 {
+            self.progress.polled_well();
+        }
+        n
+    }
+
+    /// Sleeps until a descriptor is ready or packets are there, for at most `timeout_ns`; the caller
+    /// polls its completion queues then. What completes in other threads it hears of by their events:
+    /// the queues are armed before.
+    ///
+    /// # Errors
+    /// EINTR: a signal was handled.
+    pub fn sleep_on(
+        &self,
+        fds: &mut Vec<libc::pollfd>,
+        timeout_ns: Option<u64>,
+    ) -> io::Result<usize> {
+        self.send_before_sleep();
+        let Some(post) = self.progress.keep_lookout() else {
+            self.progress.falls_asleep();
+            let ready = sys::poll(fds, timeout_ns);
+            self.progress.wakes_up();
+            return ready;
+        };
+        let own = fds.len();
+        let sockets = lock(&self.sockets);
+        fds.extend(sockets.receive.iter().map(|fd| sys::poll_fd(*fd)));
+        drop(sockets);
+        let ready = sys::poll(fds, timeout_ns);
+        self.progress.leave_lookout(post);
+        fds.truncate(own);
+        ready
+    }
+
+    /// What was left to the program's next call does not wait for one that sleeps.
+    fn send_before_sleep(&self) {
+        let mut core = lock(&self.core);
+        core.later.called();
+        if core.has_more() {
+            self.kick(&mut core);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_keeps_it_and_another_after_it() {
+        let lookout = Lookout::default();
+        let post = lookout.take().unwrap();
+        assert_eq!(lookout.take(), None);
+        assert_eq!(lookout.kept(), Some(post));
+        assert!(!lookout.leave(post));
+        assert_eq!(lookout.kept(), None);
+        assert_ne!(lookout.take(), Some(post));
+    }
+
+    #[test]
+    fn who_goes_while_it_is_trusted_hears_of_it() {
+        let lookout = Lookout::default();
+        let post = lookout.take().unwrap();
+        assert!(lookout.trust(post));
+        assert!(lookout.leave(post));
+        assert!(!lookout.trust(post));
+        lookout.distrust();
+        let post = lookout.take().unwrap();
+        assert!(!lookout.leave(post));
+    }
+
+    #[test]
+    fn a_deposed_one_takes_no_post_from_its_successor() {
+        let lookout = Lookout::default();
+        let old = lookout.take().unwrap();
+        assert!(lookout.depose(old));
+        let new = lookout.take().unwrap();
+        assert!(!lookout.leave(old));
+        assert!(!lookout.depose(old));
+        assert_eq!(lookout.kept(), Some(new));
+    }
+}
