@@ -1,15 +1,15 @@
 //! Events behind a kernel descriptor that programs poll, and the acknowledgements that destroying
 //! an object waits for.
 //!
-//! The descriptor is an eventfd in semaphore mode whose value is always the number of events in
-//! the list, less those that a thread has just read and is about to take. It is readable exactly
-//! while events wait, and its flags (O_NONBLOCK, set by the program with fcntl) decide whether
+//! The descriptor is an eventfd in semaphore mode whose value is the number of events in the list, less
+//! those that a thread has just read and is about to take, or has just added and is about to tell of. It
+//! is readable exactly while events wait, and its flags (O_NONBLOCK, set by the program with fcntl) decide whether
 //! taking an event blocks. A closed queue stays readable, and what is read then is an error.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use rocebud_objects::{Errno, Misuse};
@@ -23,6 +23,8 @@ pub struct EventQueue<T> {
     fd: OwnedFd,
     closed: AtomicBool,
     list: Mutex<VecDeque<T>>,
+    /// Events in the list that the descriptor is about to tell of. Raised with the list's lock held.
+    untold: AtomicU32,
 }
 
 /// Reads of a closed queue that find it readable: more than anybody makes.
@@ -44,6 +46,7 @@ impl<T: Acked> EventQueue<T> {
             fd: sys::semaphore()?,
             closed: AtomicBool::new(false),
             list: Mutex::new(VecDeque::new()),
+            untold: AtomicU32::new(0),
         })
     }
 
@@ -52,19 +55,23 @@ impl<T: Acked> EventQueue<T> {
         self.fd.as_raw_fd()
     }
 
-    /// Adds an event and wakes who waits.
+    /// Adds an event and wakes who waits, which does not find the list locked then.
     pub fn push(&self, event: T) {
         let mut list = lock(&self.list);
         list.push_back(event);
+        self.untold.fetch_add(1, Ordering::Relaxed);
+        drop(list);
         sys::signal(self.fd.as_fd(), 1);
+        self.untold.fetch_sub(1, Ordering::Release);
     }
 
-    /// Takes the oldest event, if there is one, and charges it.
+    /// Takes the oldest event, if there is one that the descriptor tells of, and charges it.
     pub fn try_take(&self) -> Option<T> {
         let mut list = lock(&self.list);
-        let event = list.pop_front()?;
-        sys::take(self.fd.as_fd());
-        Some(Self::charged(event))
+        if list.is_empty() || !sys::take(self.fd.as_fd()) {
+            return None;
+        }
+        list.pop_front().map(Self::charged)
     }
 
     /// Takes the oldest event, waiting for one if the descriptor's flags say so. `None` if another
@@ -138,6 +145,10 @@ impl<T: Acked> EventQueue<T> {
     /// Takes out, uncharged, every event that `gone` says belongs to a dead object.
     pub fn purge(&self, mut gone: impl FnMut(&T) -> bool) {
         let mut list = lock(&self.list);
+        while self.untold.load(Ordering::Acquire) != 0 {
+            // Between two lines of `push`.
+            sys::yield_now();
+        }
         let before = list.len();
         list.retain(|event| !gone(event));
         for _ in list.len()..before {

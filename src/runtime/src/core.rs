@@ -472,6 +472,20 @@ impl Core {
         self.node.wants_transmit() && !self.tx.is_stuck()
     }
 
+    /// The next turn looks at these sockets only, as bits in the order of [`Core::sockets`]: a poll said
+    /// that they are readable.
+    pub(crate) fn look_at(&mut self, readable: u64) {
+        if let Some(link) = &mut self.link {
+            link.look_at(readable);
+        }
+    }
+
+    /// The last turn most likely left nothing in the sockets, and nobody waits for a word that they are
+    /// dry. A poll will tell.
+    pub(crate) fn seems_dry(&self) -> bool {
+        self.link.as_ref().is_none_or(|link| !link.may_have_more()) && self.flow.is_settled()
+    }
+
     /// Sockets that become readable when frames arrive.
     fn poll_fds(&self) -> Vec<i32> {
         let link = self.link.as_ref().map(PacketIo::poll_fds);

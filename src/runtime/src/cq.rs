@@ -105,6 +105,8 @@ pub struct Cq {
     waiting: AtomicU32,
     /// It was armed once: its program sleeps when nothing comes.
     evented: AtomicBool,
+    /// It was armed by a call for programs, and no event has come since.
+    armed: AtomicBool,
     overrun: AtomicBool,
     options: CqOptions,
     ring: Mutex<Ring>,
@@ -181,6 +183,7 @@ impl Cq {
             channel,
             waiting: AtomicU32::new(0),
             evented: AtomicBool::new(false),
+            armed: AtomicBool::new(false),
             overrun: AtomicBool::new(false),
             options,
             ring: Mutex::new(Ring {
@@ -215,7 +218,7 @@ impl Cq {
         ring.held_back += 1;
         let moderation = ring.moderation;
         if !moderation.is_on() || ring.held_back >= u32::from(moderation.count) {
-            ring.announce();
+            self.announce(&mut ring);
             return Ok(Event::Now);
         }
         if ring.due_ns == NEVER {
@@ -303,7 +306,14 @@ impl Cq {
     /// `ibv_req_notify_cq`. "Solicited" never weakens "any".
     pub fn arm(self: &Arc<Self>, solicited_only: bool) {
         self.evented.store(true, Ordering::Relaxed);
+        self.armed.store(true, Ordering::Relaxed);
         self.arm_for_sleep(solicited_only);
+    }
+
+    /// It is armed, so its program may sleep by a poll of its own as soon as it finds nothing here.
+    #[inline]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
     }
 
     /// The same for one who says when it sleeps ([`Runtime::sleep_on`](crate::Runtime::sleep_on)).
@@ -395,8 +405,13 @@ impl Cq {
     }
 
     fn fire(self: &Arc<Self>, ring: &mut Ring) {
-        ring.announce();
+        self.announce(ring);
         self.notify();
+    }
+
+    fn announce(&self, ring: &mut Ring) {
+        self.armed.store(false, Ordering::Relaxed);
+        ring.announce();
     }
 
     /// Makes the event that [`Event::Now`] asks for.

@@ -284,6 +284,15 @@ impl Flow {
         }
     }
 
+    /// What neighbours said to have sent has been read.
+    pub(crate) fn is_settled(&self) -> bool {
+        let Some(ledger) = &self.ledger else {
+            return true;
+        };
+        let mut lines = self.slots.iter().filter_map(|own| ledger.line(own.slot));
+        lines.all(|line| line.under_way() == 0)
+    }
+
     /// Every socket is dry. What had left when they became so, and has not come for a while, will
     /// not come.
     pub(crate) fn dry(&mut self, now_ns: u64) {

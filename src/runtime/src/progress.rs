@@ -59,6 +59,10 @@ const ANSWER_NS: u64 = 20_000;
 const ANSWERS_OFF_MIN: u32 = 2;
 const ANSWERS_OFF_MAX: u32 = 64;
 
+/// A program that slept this short a time ago, waiting for an event, will sleep again: there is no watching
+/// it, as it would have to wake the thread each time that it does.
+const SLEEPY_NS: u64 = 1_000_000;
+
 /// A program that posted within this time may answer.
 const POSTS_NS: u64 = 1_000_000;
 
@@ -97,6 +101,11 @@ pub(crate) struct Progress {
     rouse: std::os::fd::OwnedFd,
     /// Application threads that sleep in an event call.
     sleepers: AtomicU32,
+    /// The last thing that the application did was to poll an armed queue in vain: it may sleep on the
+    /// channel's descriptor by means of its own.
+    outside: AtomicBool,
+    /// When one last slept, or may have.
+    last_sleep_ns: AtomicU64,
     /// The application thread that sleeps on the sockets until its own work completes.
     pub(crate) lookout: Lookout,
     /// When an application last posted.
@@ -123,6 +132,8 @@ impl Progress {
             dozing: AtomicU32::new(0),
             rouse: sys::wake_event()?,
             sleepers: AtomicU32::new(0),
+            outside: AtomicBool::new(false),
+            last_sleep_ns: AtomicU64::new(0),
             lookout: Lookout::default(),
             last_post_ns: AtomicU64::new(0),
             watching: AtomicBool::new(false),
@@ -139,9 +150,13 @@ impl Progress {
         [&self.timer, &self.wake, &self.rouse].map(AsRawFd::as_raw_fd)
     }
 
-    /// An application polled and found nothing. Returns whether it spins: it was here a moment ago.
+    /// An application polled and found nothing, in an `armed` queue or another. Returns whether it spins:
+    /// it was here a moment ago.
     #[inline]
-    pub(crate) fn polled_in_vain(&self, now_ns: u64) -> bool {
+    pub(crate) fn polled_in_vain(&self, now_ns: u64, armed: bool) -> bool {
+        if self.outside.load(Ordering::Relaxed) != armed {
+            self.goes_outside(armed);
+        }
         let last = self.last_call_ns.load(Ordering::Relaxed);
         self.last_call_ns.store(now_ns, Ordering::Relaxed);
         // Plain loads and stores: losing a count to another thread costs nothing.
@@ -153,9 +168,22 @@ impl Progress {
         now_ns.saturating_sub(last) < SPINNING_NS
     }
 
+    #[cold]
+    fn goes_outside(&self, it_does: bool) {
+        self.outside.store(it_does, Ordering::SeqCst);
+        let now = sys::monotonic_ns();
+        self.last_sleep_ns.store(now, Ordering::Relaxed);
+        if it_does && self.watching.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
     /// An application posts a request: it is about, and will poll.
     #[inline]
     pub(crate) fn posted(&self, now_ns: u64) {
+        if self.outside.load(Ordering::Relaxed) {
+            self.goes_outside(false);
+        }
         self.last_call_ns.store(now_ns, Ordering::Relaxed);
         self.last_post_ns.store(now_ns, Ordering::Relaxed);
         let calls = self.calls.load(Ordering::Relaxed);
@@ -226,6 +254,8 @@ impl Progress {
 
     /// The other end of [`Progress::falls_asleep`].
     pub(crate) fn wakes_up(&self) {
+        let now = sys::monotonic_ns();
+        self.last_sleep_ns.store(now, Ordering::Relaxed);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -262,18 +292,19 @@ impl Progress {
         }
     }
 
-    /// An application posted a moment ago, and spins rather than sleep: it may answer what it gets.
+    /// An application posted a moment ago: it may answer what it gets.
     fn may_answer(&self) -> bool {
         let last = self.last_post_ns.load(Ordering::Relaxed);
-        sys::monotonic_ns().saturating_sub(last) < POSTS_NS && !self.has_sleepers()
+        sys::monotonic_ns().saturating_sub(last) < POSTS_NS
     }
 
-    /// A thread polls, or did a moment ago.
+    /// A thread polls, or did a moment ago, and has not slept lately.
     fn polls(&self) -> bool {
-        let last = self.last_call_ns.load(Ordering::Relaxed);
-        let recently = sys::monotonic_ns().saturating_sub(last) < SPINNING_NS;
+        let now = sys::monotonic_ns();
+        let since = |at: &AtomicU64| now.saturating_sub(at.load(Ordering::Relaxed));
+        let recently = since(&self.last_call_ns) < SPINNING_NS;
         let here = recently || self.is_dozing() || self.lookout.kept().is_some();
-        here && !self.has_sleepers()
+        here && !self.has_sleepers() && since(&self.last_sleep_ns) > SLEEPY_NS
     }
 
     /// A thread is in the middle of polling: it has not yet found what it polls for.
@@ -282,8 +313,18 @@ impl Progress {
     }
 
     pub(crate) fn has_sleepers(&self) -> bool {
-        self.sleepers.load(Ordering::SeqCst) != 0
+        self.sleepers.load(Ordering::SeqCst) != 0 || self.outside.load(Ordering::SeqCst)
     }
+}
+
+/// Which are, as bits. A socket beyond the 64th counts as all of them.
+fn readable(fds: &[libc::pollfd]) -> u64 {
+    let ready = fds.iter().enumerate().filter(|(_, fd)| fd.revents != 0);
+    ready.fold(0, |bits, (i, _)| {
+        bits | u32::try_from(i)
+            .map_or(None, |i| 1_u64.checked_shl(i))
+            .unwrap_or(u64::MAX)
+    })
 }
 
 /// Starts the thread. It lives as long as the process.
@@ -324,7 +365,8 @@ struct Thread<'a> {
 /// What a sleep ended with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Woken {
-    frames: bool,
+    /// Sockets that are readable, as bits.
+    frames: u64,
     forwarded: bool,
     timer: bool,
     daemon: bool,
@@ -383,7 +425,7 @@ impl<'a> Thread<'a> {
         self.progress.watching.store(false, Ordering::SeqCst);
         self.serve(woken);
         if self.progress.has_sleepers() {
-            self.turn_until_dry();
+            self.turn_until_dry(0);
             return false;
         }
         if self.progress.calls.load(Ordering::Relaxed) != before || self.progress.is_dozing() {
@@ -402,7 +444,7 @@ impl<'a> Thread<'a> {
         }
         // Descheduled in the middle of polling, or doing something else?
         let satisfied = self.progress.satisfied.load(Ordering::Relaxed);
-        let received = self.turn_until_dry();
+        let received = self.turn_until_dry(0);
         if satisfied {
             if received != 0 {
                 self.missed();
@@ -430,7 +472,7 @@ impl<'a> Thread<'a> {
                 break;
             }
             longest = (longest * 2).min(REST_MAX_NS);
-            if woken == Some(Woken::default()) && self.sleep(true, Some(0)).frames {
+            if woken == Some(Woken::default()) && self.sleep(true, Some(0)).frames != 0 {
                 // It was woken for them, and is somewhere else.
                 deposed = self.progress.lookout.depose(post);
                 break;
@@ -438,7 +480,7 @@ impl<'a> Thread<'a> {
         }
         self.progress.watching.store(false, Ordering::SeqCst);
         if deposed || self.progress.has_sleepers() {
-            self.turn_until_dry();
+            self.turn_until_dry(0);
             return false;
         }
         true
@@ -473,21 +515,21 @@ impl<'a> Thread<'a> {
         let called = self.progress.called.swap(false, Ordering::SeqCst);
         self.serve(woken);
         let now = sys::monotonic_ns();
-        if !woken.frames {
+        if woken.frames == 0 {
             self.finish();
             // While it takes its packets itself, each of them wakes us for nothing, unseen by us.
             if in_spite && self.progress.polls() {
                 self.was_needless();
             }
         }
-        let wanted = woken.frames || called || in_spite;
+        let wanted = woken.frames != 0 || called || in_spite;
         if wanted && self.progress.polls() && now >= self.stand_by_until_ns {
             self.needless = 0;
             self.idle_slices = 0;
             self.polled_since_ns = now;
             return true;
         }
-        if !woken.frames {
+        if woken.frames == 0 {
             return false;
         }
         if self.progress.is_spinning() {
@@ -499,7 +541,7 @@ impl<'a> Thread<'a> {
             }
         }
         self.needless = 0;
-        self.turn_until_dry();
+        self.turn_until_dry(woken.frames);
         false
     }
 
@@ -559,10 +601,12 @@ impl<'a> Thread<'a> {
         self.progress.rouse();
     }
 
-    /// Runs the engine until the sockets are dry. Returns packets received.
-    fn turn_until_dry(&mut self) -> usize {
+    /// Runs the engine until the sockets are dry. With `readable`, as bits, only these are looked at first,
+    /// and a second look is left to the poll that the caller goes back to. Returns packets received.
+    fn turn_until_dry(&mut self, readable: u64) -> usize {
         let mut received = 0;
         let mut late = false;
+        let mut known = readable;
         loop {
             let progress = self.progress;
             let bets = !late && progress.may_answer();
@@ -571,11 +615,13 @@ impl<'a> Thread<'a> {
             let mut core = lock(&self.runtime.core);
             let at = now();
             core.later.found(at.0);
+            core.look_at(std::mem::take(&mut known));
             let turn = core.turn(&self.runtime.shared, at, |_, pending| {
                 waits = pending && bets && !progress.is_spinning() && answers.is_on();
                 waits
             });
             let more = core.has_more();
+            let dry = turn.received == 0 || readable != 0 && core.seems_dry();
             let spins = progress.is_spinning();
             if !waits {
                 progress.rearm(&core);
@@ -587,7 +633,10 @@ impl<'a> Thread<'a> {
             }
             if waits {
                 late = !self.let_answer();
-            } else if turn.received == 0 && !more || spins {
+                if !late && dry {
+                    return received;
+                }
+            } else if dry && !more || spins {
                 return received;
             } else {
                 late = false;
@@ -631,7 +680,7 @@ impl<'a> Thread<'a> {
             timer: ready(&fds[1]),
             daemon: ready(&fds[2]),
             forwarded: fds[3..first_socket].iter().any(ready),
-            frames: fds[first_socket..].iter().any(ready),
+            frames: readable(&fds[first_socket..]),
         }
     }
 }

@@ -485,7 +485,7 @@ impl Runtime {
         let core = try_lock(&self.core);
         // Read behind the lock: the engine's time never goes back.
         let now = sys::monotonic_ns();
-        let spins = progress.polled_in_vain(now);
+        let spins = progress.polled_in_vain(now, cq.is_armed());
         let Some(mut core) = core else {
             // Who holds it does our work, unless it was descheduled.
             if self.yields && progress.give_way(now) {

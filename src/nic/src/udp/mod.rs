@@ -113,6 +113,17 @@ impl UdpLink {
         self.receivers.is_dry()
     }
 
+    /// The next receive looks at these sockets only, as bits in the order of [`PacketIo::poll_fds`]: a
+    /// poll said that they are readable.
+    pub fn look_at(&mut self, readable: u64) {
+        self.receivers.look_at(readable);
+    }
+
+    /// The last receive used up its allowance somewhere, and may have left something.
+    pub fn may_have_more(&self) -> bool {
+        self.receivers.has_more()
+    }
+
     /// Brings [`PacketIo::rx_lost`] up to date, at the price of a system call per socket: the
     /// kernel tells of a loss by itself only with the next datagram.
     pub fn look_for_losses(&mut self) {

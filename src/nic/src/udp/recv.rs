@@ -39,6 +39,10 @@ pub(super) struct Receivers {
     last_call_ns: u64,
     look_everywhere: bool,
     dry: bool,
+    /// Sockets to look at in the next call, as bits; 0: as usual.
+    readable: u64,
+    /// The last call may have left something.
+    more: bool,
 }
 
 impl Receiver {
@@ -78,6 +82,8 @@ impl Receivers {
             last_call_ns: 0,
             look_everywhere: true,
             dry: false,
+            readable: 0,
+            more: false,
         }
     }
 
@@ -92,6 +98,17 @@ impl Receivers {
 
     pub(super) fn look_everywhere(&mut self) {
         self.look_everywhere = true;
+    }
+
+    /// The next call looks at these sockets only, as bits in their order: a poll said that they are
+    /// readable, and the others are not.
+    pub(super) fn look_at(&mut self, readable: u64) {
+        self.readable = readable;
+    }
+
+    /// The last call used up its allowance somewhere. A socket that gave less is most likely dry.
+    pub(super) fn has_more(&self) -> bool {
+        self.more
     }
 
     /// The last call looked at every socket and found nothing.
@@ -118,16 +135,29 @@ impl Receivers {
         sink: &mut dyn FnMut(RxFrame<'_>),
     ) -> io::Result<usize> {
         let slept = now_ns.saturating_sub(self.last_call_ns) > SLEPT_NS;
-        let all = std::mem::take(&mut self.look_everywhere) || slept;
+        let asked = std::mem::take(&mut self.look_everywhere);
+        let known = std::mem::take(&mut self.readable);
+        let known = if asked { 0 } else { known };
+        let all = known == 0 && (asked || slept);
         self.last_call_ns = now_ns;
         self.calls = self.calls.wrapping_add(1);
         // The least idle socket is never skipped.
         let favourite = self.sockets.iter().map(|s| s.empty).min().unwrap_or(0);
         let turn = self.calls.is_multiple_of(IDLE_LOOK_EVERY);
         let (mut frames, mut left) = (0, max_batches.max(1));
+        self.more = false;
         for i in 0..self.sockets.len() {
             let empty = self.sockets[i].empty;
-            if all || turn || empty < IDLE_AFTER || empty == favourite {
+            let wanted = if known != 0 {
+                known
+                    .checked_shr(u32::try_from(i).unwrap_or(64))
+                    .unwrap_or(1)
+                    & 1
+                    != 0
+            } else {
+                all || turn || empty < IDLE_AFTER || empty == favourite
+            };
+            if wanted {
                 frames += self.drain(i, &mut left, sink)?;
             }
         }
@@ -179,6 +209,7 @@ impl Receivers {
                 _ => BUFFERS,
             };
             if got < want || want == 1 || *left == 0 {
+                self.more |= got == want && want != 1;
                 break;
             }
         }
