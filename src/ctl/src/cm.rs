@@ -142,16 +142,22 @@ pub enum CmRequest {
     },
 }
 
-/// What a program may say of a path: a path record without what RoCE has no use for.
+/// A path record without what RoCE has no use for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "as in `CmRoute`")]
 pub struct CmPath {
+    /// Own GID.
     pub sgid: [u8; 16],
+    /// The peer's GID.
     pub dgid: [u8; 16],
+    /// 20 bits.
     pub flow_label: u32,
+    /// Of the route.
     pub hop_limit: u8,
+    /// TOS option, else 0.
     pub traffic_class: u8,
+    /// `enum ibv_mtu`.
     pub mtu: u8,
+    /// Code of the packet life time.
     pub packet_life_time: u8,
 }
 
@@ -211,20 +217,8 @@ pub struct CmRoute {
     pub destination: CmAddr,
     /// Interface of the device.
     pub ifindex: u32,
-    /// Own GID.
-    pub sgid: [u8; 16],
-    /// The peer's GID.
-    pub dgid: [u8; 16],
-    /// 20 bits.
-    pub flow_label: u32,
-    /// Of the route.
-    pub hop_limit: u8,
-    /// TOS option, else 0.
-    pub traffic_class: u8,
-    /// `enum ibv_mtu`.
-    pub mtu: u8,
-    /// Code of the packet life time.
-    pub packet_life_time: u8,
+    /// What packets between them look like.
+    pub path: CmPath,
 }
 
 /// `struct ibv_ah_attr` of a global address.

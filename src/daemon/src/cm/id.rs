@@ -127,10 +127,10 @@ impl Id {
     /// Takes a resolved route for its own.
     pub(super) fn adopt(&mut self, mut route: CmRoute) -> CmRoute {
         route.source.port = self.source.port;
-        route.traffic_class = self.options.tos;
-        route.flow_label = flow_label(&route.source, &route.destination);
+        route.path.traffic_class = self.options.tos;
+        route.path.flow_label = flow_label(&route.source, &route.destination);
         if let Some(timeout) = self.options.ack_timeout {
-            route.packet_life_time = timeout.saturating_sub(1);
+            route.path.packet_life_time = timeout.saturating_sub(1);
         }
         self.source = route.source;
         self.ifindex = route.ifindex;
@@ -151,14 +151,14 @@ impl Id {
 
     /// Its route as an address vector.
     pub(super) fn ah(&self, world: &World<'_>) -> Option<CmAh> {
-        let route = self.route?;
-        let device = world.device(route.ifindex)?;
+        let CmRoute { ifindex, path, .. } = self.route?;
+        let device = world.device(ifindex)?;
         Some(CmAh {
-            dgid: route.dgid,
-            sgid_index: gid_index(device, Gid(route.sgid))?,
-            flow_label: route.flow_label,
-            hop_limit: route.hop_limit,
-            traffic_class: route.traffic_class,
+            dgid: path.dgid,
+            sgid_index: gid_index(device, Gid(path.sgid))?,
+            flow_label: path.flow_label,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
         })
     }
 }
@@ -168,12 +168,12 @@ pub(super) const fn path_of(route: &CmRoute) -> Path {
     Path {
         ends: rocebud_cm::Ends {
             port: route.ifindex,
-            local: Gid(route.sgid),
-            remote: Gid(route.dgid),
+            local: Gid(route.path.sgid),
+            remote: Gid(route.path.dgid),
         },
-        flow_label: route.flow_label,
-        traffic_class: route.traffic_class,
-        hop_limit: route.hop_limit,
+        flow_label: route.path.flow_label,
+        traffic_class: route.path.traffic_class,
+        hop_limit: route.path.hop_limit,
         sl: 0,
     }
 }

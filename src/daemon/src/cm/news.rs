@@ -5,7 +5,7 @@ use rocebud_cm::ip::{IpCm, port_of};
 use rocebud_cm::{
     ConnId, Event, ListenerId, Path, RejReason, Rejected, Reply, Request, SidrAnswer, SidrAsk,
 };
-use rocebud_ctl::cm::{CmAddr, CmDatagram, CmDetails, CmEce, CmEvent, CmParam, CmRoute};
+use rocebud_ctl::cm::{CmAddr, CmDatagram, CmDetails, CmEce, CmEvent, CmParam, CmPath, CmRoute};
 use rocebud_wire::Gid;
 
 use super::id::{Id, State};
@@ -252,13 +252,15 @@ fn route_back(path: &Path, ip: Option<&IpCm>, service: u64, mtu: u8) -> CmRoute 
             scope: scope(remote),
         },
         ifindex: path.ends.port,
-        sgid: local.0,
-        dgid: remote.0,
-        flow_label: path.flow_label,
-        hop_limit: path.hop_limit,
-        traffic_class: path.traffic_class,
-        mtu,
-        packet_life_time: PACKET_LIFE,
+        path: CmPath {
+            sgid: local.0,
+            dgid: remote.0,
+            flow_label: path.flow_label,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            mtu,
+            packet_life_time: PACKET_LIFE,
+        },
     }
 }
 

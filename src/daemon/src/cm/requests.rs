@@ -93,7 +93,7 @@ impl Cm {
                 timeout_ms,
             } => self.resolve(asker, id, (source, destination), timeout_ms, world),
             R::ResolveRoute { id } => self.resolve_route(asker, id),
-            R::SetPath { id, path } => self.set_path(asker, id, &path),
+            R::SetPath { id, path } => self.set_path(asker, id, path),
             R::Listen { id, backlog } => self.listen(asker, id, backlog, world),
             R::Connect { id, param } => self.connect(asker, id, param, world),
             R::Accept { id, param } => self.accept(asker, id, param, world),
@@ -297,23 +297,16 @@ impl Cm {
         Ok(CmAnswer::Done)
     }
 
-    fn set_path(&mut self, asker: Asker, number: u32, path: &CmPath) -> Served {
+    fn set_path(&mut self, asker: Asker, number: u32, path: CmPath) -> Served {
         let id = self.check(asker, number)?;
         let route = id.route.filter(|_| id.state == State::AddrResolved);
         let route = route.ok_or(EINVAL)?;
         // Between the addresses that were resolved, with an MTU that the port has.
-        let fits = (path.sgid, path.dgid) == (route.sgid, route.dgid);
-        if !fits || path.mtu == 0 || path.mtu > route.mtu {
+        let fits = (path.sgid, path.dgid) == (route.path.sgid, route.path.dgid);
+        if !fits || path.mtu == 0 || path.mtu > route.path.mtu {
             return Err(EINVAL);
         }
-        let route = CmRoute {
-            flow_label: path.flow_label,
-            hop_limit: path.hop_limit,
-            traffic_class: path.traffic_class,
-            mtu: path.mtu,
-            packet_life_time: path.packet_life_time,
-            ..route
-        };
+        let route = CmRoute { path, ..route };
         id.route = Some(route);
         id.state = State::RouteResolved;
         self.push(number, ROUTE_RESOLVED, 0, CmDetails::Route(route));
@@ -406,8 +399,8 @@ impl Cm {
                 initiator_depth: param.initiator_depth,
                 retry_count: param.retry_count,
                 rnr_retry_count: param.rnr_retry_count,
-                mtu: Mtu::from_verbs(u32::from(route.mtu)).unwrap_or(Mtu::M1024),
-                packet_life: route.packet_life_time,
+                mtu: Mtu::from_verbs(u32::from(route.path.mtu)).unwrap_or(Mtu::M1024),
+                packet_life: route.path.packet_life_time,
                 ece: ece(&param),
                 private_data: param.private_data,
                 ..usual

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use libc::{EHOSTUNREACH, EINVAL, EIO, ENODEV, ETIMEDOUT};
 use rocebud_cm::ip::PortSpace;
 use rocebud_ctl::DeviceInfo;
-use rocebud_ctl::cm::{CmAddr, CmRoute};
+use rocebud_ctl::cm::{CmAddr, CmPath, CmRoute};
 use rocebud_wire::{Gid, UDP_PORT};
 
 use super::World;
@@ -87,20 +87,22 @@ impl Resolver {
             source,
             destination,
             ifindex: device.ifindex,
-            sgid: Gid::from_ip(source.ip).0,
-            dgid: Gid::from_ip(destination.ip).0,
-            flow_label: 0,
-            hop_limit: HOP_LIMIT,
-            traffic_class: 0,
-            mtu: device.active_mtu,
-            packet_life_time: PACKET_LIFE,
+            path: CmPath {
+                sgid: Gid::from_ip(source.ip).0,
+                dgid: Gid::from_ip(destination.ip).0,
+                flow_label: 0,
+                hop_limit: HOP_LIMIT,
+                traffic_class: 0,
+                mtu: device.active_mtu,
+                packet_life_time: PACKET_LIFE,
+            },
         };
         let asked = self.asker.as_mut();
         let way = asked.and_then(|asker| asker.route(destination.ip, destination.scope));
         let Some(way) = way else {
             return Outcome::Found(route);
         };
-        route.hop_limit = way.hop_limit.unwrap_or(HOP_LIMIT);
+        route.path.hop_limit = way.hop_limit.unwrap_or(HOP_LIMIT);
         let link = world.picture.link(way.ifindex);
         if way.local || !link.is_some_and(|link| link.resolves_neighbours()) {
             return Outcome::Found(route);

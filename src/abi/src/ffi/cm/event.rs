@@ -125,7 +125,7 @@ fn prepare(subject: &Id, event: CmEvent) -> Result<Draft, Skip> {
         CmDetails::Route(route) => {
             let failed = match draft.kind {
                 event::ROUTE_RESOLVED => {
-                    subject.show_path(&route);
+                    subject.show_path(&route.path);
                     Ok(())
                 }
                 _ => subject.show_addresses(&route),
@@ -230,7 +230,7 @@ fn child(
         if listener.is_sync() {
             id.migrate(core::ptr::null_mut())?;
         }
-        id.show_path(route);
+        id.show_path(&route.path);
         id.show_addresses(route)
     });
     furnished.map(|()| made).map_err(|_| {

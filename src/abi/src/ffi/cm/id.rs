@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rocebud_objects::{Errno, Misuse};
-use rocebud_verbs::cm::{CmAnswer, CmEce, CmRequest, CmRoute, Manager, refusal};
+use rocebud_verbs::cm::{CmAnswer, CmEce, CmPath, CmRequest, CmRoute, Manager, refusal};
 
 use super::super::boundary::{MinusOne, NULL, Outcome, enter};
 use super::super::handle::Head;
@@ -334,11 +334,11 @@ impl Id {
         self.route_field(offset_of!(rdma_addr, dst), address::storage(destination));
     }
 
-    fn show_gids(&self, route: &CmRoute) {
+    fn show_gids(&self, path: &CmPath) {
         const PKEY: u16 = 0xffff;
         let addr = rdma_ib_addr {
-            sgid: ibv_gid(route.sgid),
-            dgid: ibv_gid(route.dgid),
+            sgid: ibv_gid(path.sgid),
+            dgid: ibv_gid(path.dgid),
             pkey: PKEY,
         };
         self.route_field(offset_of!(rdma_addr, addr), addr);
@@ -348,27 +348,27 @@ impl Id {
     pub(super) fn show_addresses(&self, route: &CmRoute) -> Outcome<()> {
         self.show_source(&route.source);
         self.show_destination(&route.destination);
-        self.show_gids(route);
+        self.show_gids(&route.path);
         self.bind_device(route.ifindex)
     }
 
     /// Fills in the path record.
-    pub(super) fn show_path(&self, route: &CmRoute) {
+    pub(super) fn show_path(&self, path: &CmPath) {
         const EXACTLY: u8 = 2;
         let record = ibv_sa_path_rec {
-            dgid: ibv_gid(route.dgid),
-            sgid: ibv_gid(route.sgid),
-            flow_label: route.flow_label.to_be(),
-            hop_limit: route.hop_limit,
-            traffic_class: route.traffic_class,
+            dgid: ibv_gid(path.dgid),
+            sgid: ibv_gid(path.sgid),
+            flow_label: path.flow_label.to_be(),
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
             reversible: 1,
             numb_path: 1,
             pkey: 0xffff,
             mtu_selector: EXACTLY,
-            mtu: route.mtu,
+            mtu: path.mtu,
             rate_selector: EXACTLY,
             packet_life_time_selector: EXACTLY,
-            packet_life_time: route.packet_life_time,
+            packet_life_time: path.packet_life_time,
             ..ibv_sa_path_rec::zeroed()
         };
         let at = offset_of!(rdma_cm_id, route) + offset_of!(rdma_route, path_rec);
