@@ -16,6 +16,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod config;
 mod connect;
 pub mod datagram;
 mod entry;
@@ -29,6 +30,7 @@ mod send;
 pub mod state;
 mod stream;
 
+pub use config::Config;
 pub use connect::{CONNECT_LEN, ConnectData, Region, Unacceptable};
 pub use entry::{BLOCK_TARGETS, ByteOrder, IOMAP_LEN, IoEntry, TARGET_LEN, TargetEntry};
 pub use iomap::{DirectWrite, OFFSET_IS_ADDRESS};
@@ -38,5 +40,5 @@ pub use ring::Span;
 pub use send::Planned;
 pub use state::{Event, State};
 pub use stream::{
-    Config, Local, Ready, Received, SharedBlock, Source, Stopped, Stream, Work, WorkId, Write,
+    Local, Ready, Received, SharedBlock, Source, Stopped, Stream, Work, WorkId, Write,
 };

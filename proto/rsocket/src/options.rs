@@ -2,11 +2,11 @@
 
 use rocebud_objects::{Errno, Misuse};
 
+use crate::config::Config;
 use crate::limits::{
     BUFFER_DEFAULT, BUFFER_MAX, BUFFER_MIN, INLINE_DEFAULT, IOMAP_MAX, QUEUE_DEFAULT, QUEUE_MAX,
     QUEUE_MIN,
 };
-use crate::stream::Config;
 
 /// Levels and names, as in the headers of Linux and of rsockets.
 #[allow(missing_docs, reason = "the names say it")]

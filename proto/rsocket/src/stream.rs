@@ -14,183 +14,19 @@
 
 use rocebud_objects::{Errno, Instant, Misuse};
 
-use crate::connect::{ConnectData, Region, said_iomap_entries};
+use crate::config::Config;
+use crate::connect::{ConnectData, Region};
 use crate::entry::{BLOCK_TARGETS, ByteOrder, IOMAP_LEN, IoEntry, TARGET_LEN, TargetEntry};
 use crate::iomap::{Offered, Offers};
-use crate::limits::{
-    BUFFER_DEFAULT, BUFFER_MAX, BUFFER_MIN, INLINE_DEFAULT, IOMAP_MAX, QUEUE_DEFAULT, QUEUE_MAX,
-    QUEUE_MIN,
-};
 use crate::message::{Control, Message};
 use crate::recv::{Receiver, Violation};
 use crate::ring::Span;
 use crate::send::{Planned, Sender};
 use crate::state::{Act, Event, State, Step, step};
 
-/// Sizes of one end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Config {
-    /// Entries of the send queue, 16 to 65534.
-    pub send_queue: u16,
-    /// Entries of the receive queue, 16 to 65534.
-    pub receive_queue: u16,
-    /// Bytes of the send ring, 4 KiB to 256 MiB.
-    pub send_ring: u32,
-    /// Bytes of the receive ring, even, 4 KiB to 256 MiB.
-    pub receive_ring: u32,
-    /// Entries of the iomap table, 0 to 32512; above 128 in steps of 256.
-    pub iomap_entries: u16,
-    /// Messages up to this length go from the caller's memory inside the work request.
-    pub inline: u16,
-    /// Byte order of entries that are written to us.
-    pub order: ByteOrder,
-}
+mod owner;
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            send_queue: QUEUE_DEFAULT,
-            receive_queue: QUEUE_DEFAULT,
-            send_ring: BUFFER_DEFAULT,
-            receive_ring: BUFFER_DEFAULT,
-            iomap_entries: 0,
-            inline: INLINE_DEFAULT,
-            order: ByteOrder::HOST,
-        }
-    }
-}
-
-impl Config {
-    /// Each size moved into its range.
-    #[must_use]
-    pub fn clamped(self) -> Self {
-        Self {
-            send_queue: self.send_queue.clamp(QUEUE_MIN, QUEUE_MAX),
-            receive_queue: self.receive_queue.clamp(QUEUE_MIN, QUEUE_MAX),
-            send_ring: self.send_ring.clamp(BUFFER_MIN, BUFFER_MAX),
-            receive_ring: self.receive_ring.clamp(BUFFER_MIN, BUFFER_MAX) & !1,
-            iomap_entries: said_iomap_entries(self.iomap_entries.min(IOMAP_MAX)),
-            ..self
-        }
-    }
-
-    /// Bytes of the block that the peer writes: target list and iomap table.
-    #[must_use]
-    pub const fn block_len(&self) -> usize {
-        BLOCK_TARGETS as usize * TARGET_LEN + self.iomap_entries as usize * IOMAP_LEN
-    }
-}
-
-/// Memory of ours that the peer may write.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Local {
-    /// The receive ring.
-    pub ring: Region,
-    /// The block of [`Config::block_len`] bytes.
-    pub block: Region,
-}
-
-/// The block that the peer writes, as its owner reads it. Bytes beyond it read as 0.
-pub trait SharedBlock {
-    /// Copies from `offset` on.
-    fn read(&self, offset: usize, into: &mut [u8]);
-}
-
-impl SharedBlock for [u8] {
-    fn read(&self, offset: usize, into: &mut [u8]) {
-        let from = self.get(offset..).unwrap_or_default();
-        into.fill(0);
-        into.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-    }
-}
-
-/// What to post.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Work {
-    /// So many receives without any entry for data.
-    Receives(u32),
-    /// An RDMA Write.
-    Write(Write),
-}
-
-/// An RDMA Write, with immediate unless it says none. All are signaled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Write {
-    /// Comes back with the completion.
-    pub id: WorkId,
-    /// Bytes.
-    pub len: u32,
-    /// Where the bytes are.
-    pub source: Source,
-    /// Where they go. Both are 0 when there are none: nobody checks them then.
-    pub remote: Region,
-    /// The immediate, as a number.
-    pub immediate: Option<u32>,
-}
-
-/// Where the bytes of a WRITE are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// There are none.
-    Nothing,
-    /// The caller's next bytes, inside the work request.
-    Caller,
-    /// The send ring, after the caller's next bytes have been copied there.
-    Ring([Span; 2]),
-    /// The first [`Write::len`] of these, inside the work request.
-    Entry([u8; IOMAP_LEN]),
-}
-
-/// A work request's identity: its kind, and what its completion gives back.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct WorkId(pub u64);
-
-impl WorkId {
-    /// Any receive.
-    pub const RECEIVE: Self = Self(1 << 62);
-    const CONTROL: Self = Self(1 << 63);
-
-    const fn data(ring_bytes: u32) -> Self {
-        Self(ring_bytes as u64)
-    }
-
-    const fn ring_bytes(self) -> u32 {
-        self.0 as u32
-    }
-}
-
-/// A completed receive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Received {
-    /// The immediate, as a number.
-    pub immediate: u32,
-    /// Bytes that the WRITE wrote.
-    pub len: u32,
-}
-
-/// Why nothing can be sent or read now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stopped {
-    /// Wait for completions, or answer EAGAIN.
-    Wait,
-    /// Reading: nothing more will come.
-    End,
-    /// Fails with this.
-    Failed(Errno),
-}
-
-/// What `rpoll` sees.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ready {
-    /// Data, or the end of data.
-    pub readable: bool,
-    /// A message would go.
-    pub writable: bool,
-    /// Both ends are done, and everything is read.
-    pub hung_up: bool,
-    /// The connection is broken, or never came about.
-    pub failed: bool,
-}
+pub use owner::{Local, Ready, Received, SharedBlock, Source, Stopped, Work, WorkId, Write};
 
 /// See the module.
 #[derive(Debug)]
