@@ -5,7 +5,7 @@
 //! frames that arrived at the wrong slot, and serves QP1: connections of rdma_cm programs. It sees
 //! no payload otherwise, and no verb.
 //!
-//! One thread, one epoll; start reading at `server.rs`.
+//! One thread, one epoll; start reading at `start.rs`, then `server.rs`.
 
 #![deny(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod clients;
 mod cm;
 mod control;
 mod devices;
+mod epoll;
 mod gid_table;
 mod group;
 mod holder;
@@ -25,7 +26,8 @@ mod requests;
 mod server;
 mod slot0;
 mod slots;
+mod start;
 mod sys;
 
 pub use control::holder_of_namespace;
-pub use server::{Options, run};
+pub use start::{Options, run};

@@ -14,9 +14,10 @@ use rustix::io::Errno;
 use crate::clients::{ClientSlot, forwarding_pair, message_pair, millis};
 use crate::cm::{Asker, World};
 use crate::devices::SETTLE_MAX;
+use crate::epoll::{Events, Token};
 use crate::group::NoSockets;
 use crate::limits::{CLIENTS_MAX, CLIENTS_PER_USER_MAX, REQUESTS_PER_TURN};
-use crate::server::{Events, Server, Token};
+use crate::server::Server;
 use crate::slots::{NoNumber, TIME_WAIT};
 
 /// The client is to be dropped.

@@ -2,165 +2,34 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rocebud_cm::hello::Hello;
-use rocebud_ctl::{
-    CtlError, ErrorKind, SYSTEM_SOCKET, SocketName, channel, fds, report_start, settings,
-    user_socket_name,
-};
+use rocebud_ctl::{CtlError, SocketName, fds};
 use rocebud_nic::udp::SEGMENTS_MAX;
 use rocebud_objects::Counter;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit};
 
 use crate::clients::{Client, Graveyard};
 use crate::cm::qp1::Datagram;
 use crate::cm::{Cm, World};
-use crate::control::{self, Claim, Listener};
+use crate::control::Listener;
 use crate::devices::{Devices, Now};
+use crate::epoll::{EVENTS_PER_TURN, Epoll, Events, Token};
 use crate::group::Group;
 use crate::ledgers::Ledgers;
 use crate::limits::{
     ACCEPT_PAUSE, CONNECTIONS_MAX, HELLO_WAIT, LINGER, LINGER_AT_START, LINGER_TO_EXPLAIN,
-    LOOK_AGAIN, PORT_WAIT, REST_ROUNDS_MAX,
+    LOOK_AGAIN, REST_ROUNDS_MAX,
 };
 use crate::netlink::codec::Message;
 use crate::netlink::{Follower, News};
 use crate::picture::Picture;
 use crate::slot0::{Place, Slot0};
 use crate::slots::Slots;
-use crate::{holder, log, sys};
-
-/// How to run.
-#[derive(Debug, Default)]
-pub struct Options {
-    /// Where to listen. Default: [`SYSTEM_SOCKET`] for root in the foreground, else the user's
-    /// abstract name.
-    pub socket: Option<SocketName>,
-    /// Started by a program: leave some seconds after the last client, and do not mind losing
-    /// against another daemon that was started at the same time.
-    pub auto: bool,
-    /// Where the starter waits for word.
-    pub status: Option<OwnedFd>,
-    /// What the user must know of this start, as sentences: the starter and `rocebud status` tell.
-    pub remarks: Vec<String>,
-}
-
-/// Runs the daemon until a signal, or (automatic) until nobody needs it.
-pub fn run(options: Options) -> Result<(), CtlError> {
-    let Options {
-        socket,
-        auto,
-        status,
-        mut remarks,
-    } = options;
-    prepare_process(auto);
-    log::level();
-    remarks.extend(settings::receive_buffer().complaint);
-    let name = socket.unwrap_or_else(|| default_name(auto));
-    let started = start(&name, auto, remarks);
-    if let Some(status) = status {
-        let remarks = |server: &Option<Server>| match server {
-            Some(server) => server.remarks.clone(),
-            None => Vec::new(),
-        };
-        report_start(status, started.as_ref().map(remarks));
-    }
-    match started? {
-        Some(mut server) => server.run(),
-        None => Ok(()),
-    }
-}
-
-fn default_name(auto: bool) -> SocketName {
-    if !auto && rustix::process::geteuid().is_root() {
-        SocketName::Path(SYSTEM_SOCKET.into())
-    } else {
-        user_socket_name()
-    }
-}
-
-fn prepare_process(auto: bool) {
-    sys::any_cpu();
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let most = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    let _ = rustix::process::setrlimit(Resource::Nofile, most);
-    if auto {
-        // Not to hold a file system busy that somebody wants to unmount.
-        let _ = std::env::set_current_dir("/");
-    }
-}
-
-/// Positions that the limit of open files allows, half of it left for clients.
-fn positions_max() -> usize {
-    let limit = rustix::process::getrlimit(Resource::Nofile)
-        .current
-        .unwrap_or(u64::MAX);
-    usize::try_from(limit / 4).unwrap_or(usize::MAX).max(2)
-}
-
-/// Takes the name, the namespace and the port. `None`: another daemon serves already, which is
-/// fine for an automatic one.
-fn start(name: &SocketName, auto: bool, remarks: Vec<String>) -> Result<Option<Server>, CtlError> {
-    let listener = match control::claim(name)? {
-        Claim::Won(listener) => listener,
-        Claim::Taken if auto => return Ok(None),
-        Claim::Taken => return Err(control::runs_already(name)),
-    };
-    let namespace = control::claim_namespace(PORT_WAIT)?;
-    let group = take_port()?;
-    if !group.has_ipv6() {
-        log::info("IPv6 is not available here: IPv4 only");
-    }
-    let (follower, everything) =
-        Follower::start().map_err(|e| CtlError::os("asking the kernel for interfaces", e))?;
-    let mut server = Server::new(listener, namespace, group, follower, name.clone(), auto)
-        .map_err(|e| CtlError::os("setting up the daemon", e))?;
-    server.picture = server.picture.replaced(&everything);
-    server.refresh();
-    for remark in &remarks {
-        log::warn(remark);
-    }
-    server.remarks = remarks;
-    log::info(&format!(
-        "serves {} device(s) at {name}",
-        server.devices.list().len()
-    ));
-    Ok(Some(server))
-}
-
-/// Takes UDP port 4791; waits a little for a daemon that is leaving.
-fn take_port() -> Result<Group, CtlError> {
-    let deadline = Instant::now() + PORT_WAIT;
-    loop {
-        match Group::take_port(positions_max()) {
-            Ok(group) => return Ok(group),
-            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
-                if Instant::now() >= deadline {
-                    return Err(holder::port_taken());
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(CtlError::new(
-                    ErrorKind::Denied,
-                    format!(
-                        "opening UDP port 4791 is not permitted here ({error}): allow sockets in \
-                         this sandbox, or use a daemon outside of it through ROCEBUD_SOCKET"
-                    ),
-                ));
-            }
-            Err(error) => return Err(CtlError::os("opening UDP port 4791", error)),
-        }
-    }
-}
+use crate::{log, sys};
 
 /// Everything. Fields are dropped in order: the port first, the name last, so that whoever gets
 /// the name finds the port free.
@@ -182,7 +51,7 @@ pub(crate) struct Server {
     pub(crate) name: SocketName,
     pub(crate) auto: bool,
     pub(crate) uid: u32,
-    /// Of its start, see [`Options::remarks`].
+    /// Of its start, see [`crate::Options::remarks`].
     pub(crate) remarks: Vec<String>,
     pub(crate) netns: u64,
     pub(crate) started: Instant,
@@ -199,7 +68,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    fn new(
+    pub(crate) fn new(
         listener: Listener,
         namespace: OwnedFd,
         group: Group,
@@ -253,7 +122,7 @@ impl Server {
         self.started.elapsed()
     }
 
-    fn run(&mut self) -> Result<(), CtlError> {
+    pub(crate) fn run(&mut self) -> Result<(), CtlError> {
         let mut ready = Vec::with_capacity(EVENTS_PER_TURN);
         while !self.stop {
             self.on_time();
@@ -485,7 +354,7 @@ impl Server {
     }
 
     /// Brings the devices up to date and tells everybody what changed.
-    fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         let now = self.now();
         let ethtool = &self.ethtool;
         let speed = |name: &str| sys::speed_mbps(ethtool, name);
@@ -616,106 +485,6 @@ fn hello(group: &Group) -> Hello {
     Hello::new(instance, ids, group.rcvbuf_bytes(), 0)
 }
 
-/// What an event is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Token {
-    Listener,
-    Netlink,
-    Signals,
-    Slot0,
-    Control(u64),
-    Process(u64),
-    Notices(u64),
-    Forward(u64, usize),
-}
-
-impl Token {
-    /// Kind in the lowest four bits, slot index in the next four, then the client's key.
-    fn word(self) -> u64 {
-        match self {
-            Self::Listener => 0,
-            Self::Netlink => 1,
-            Self::Signals => 2,
-            Self::Slot0 => 3,
-            Self::Control(key) => 4 | key << 8,
-            Self::Process(key) => 5 | key << 8,
-            Self::Notices(key) => 6 | key << 8,
-            Self::Forward(key, index) => 7 | (index as u64 & 0xf) << 4 | key << 8,
-        }
-    }
-
-    fn from_word(word: u64) -> Self {
-        let key = word >> 8;
-        match word & 0xf {
-            0 => Self::Listener,
-            1 => Self::Netlink,
-            2 => Self::Signals,
-            3 => Self::Slot0,
-            4 => Self::Control(key),
-            5 => Self::Process(key),
-            6 => Self::Notices(key),
-            _ => Self::Forward(key, (word >> 4 & 0xf) as usize),
-        }
-    }
-}
-
-/// What to wait for. Errors and closing always wake.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Events(EventFlags);
-
-impl Events {
-    pub(crate) const NONE: Self = Self(EventFlags::empty());
-    pub(crate) const IN: Self = Self(EventFlags::IN);
-    pub(crate) const OUT: Self = Self(EventFlags::OUT);
-    pub(crate) const BOTH: Self = Self(EventFlags::IN.union(EventFlags::OUT));
-}
-
-/// The epoll descriptor, speaking tokens.
-#[derive(Debug)]
-pub(crate) struct Epoll(OwnedFd);
-
-impl Epoll {
-    fn new() -> io::Result<Self> {
-        Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
-    }
-
-    pub(crate) fn add(&self, fd: impl AsFd, token: Token, events: Events) -> io::Result<()> {
-        Ok(epoll::add(
-            &self.0,
-            fd,
-            EventData::new_u64(token.word()),
-            events.0,
-        )?)
-    }
-
-    pub(crate) fn modify(&self, fd: impl AsFd, token: Token, events: Events) -> io::Result<()> {
-        Ok(epoll::modify(
-            &self.0,
-            fd,
-            EventData::new_u64(token.word()),
-            events.0,
-        )?)
-    }
-
-    /// Nothing more is to be heard of `fd`.
-    pub(crate) fn remove(&self, fd: impl AsFd) {
-        let _ = epoll::delete(&self.0, fd);
-    }
-
-    fn wait(&self, ready: &mut Vec<Token>, timeout: Option<Duration>) -> io::Result<()> {
-        let mut events = Vec::with_capacity(EVENTS_PER_TURN);
-        let timeout = timeout.map(channel::timespec);
-        let buffer = rustix::buffer::spare_capacity(&mut events);
-        match epoll::wait(&self.0, buffer, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let token = |event: &epoll::Event| Token::from_word(event.data.u64());
-        ready.extend(events.iter().map(token));
-        Ok(())
-    }
-}
-
 /// A number that differs from host to host and stays.
 fn host_salt() -> u64 {
     let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
@@ -729,5 +498,3 @@ fn host_salt() -> u64 {
         (hash ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
-
-const EVENTS_PER_TURN: usize = 64;
