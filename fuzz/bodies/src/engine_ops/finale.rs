@@ -81,8 +81,15 @@ impl World {
                 true => 4,
                 false => (self.qps[at].cap.max_recv_wr as usize).min(4),
             };
+            // A completion queue that overran told nobody which shared receives it had lost, one for each
+            // queue pair that it took down: in the books they wait for ever.
+            let host = self.qps[at].host;
+            let taken_down = self.qps.iter().filter(|qp| qp.host == host && qp.overrun);
+            let wanted = match extended || self.qps[at].shared {
+                true => wanted + taken_down.count(),
+                false => wanted,
+            };
             for _ in posted..wanted {
-                let host = self.qps[at].host;
                 let span = self.room(host, 6000 + u64::from(GRH_BYTES), 1);
                 let memory = &mut self.fabric.host_mut(host).env.memory;
                 let access = rocebud_objects::Access::LOCAL_WRITE;
