@@ -82,6 +82,10 @@ fn hello(mad: &[u8]) {
         let (header, read) = rocebud_cm::hello::parse(mad).expect("one of the class");
         assert!(known && asked && read == hello && header.tid == 7 << 32 | 7);
         assert_eq!(greeter.look(Instant(3), ends), Some(hello));
+        let later = Instant(3) + Manners::default().fresh_ns;
+        greeter.doubt(later, ends);
+        let asked = core::iter::from_fn(|| greeter.poll_transmit()).count();
+        assert_eq!(asked, 1, "once more");
     }
 }
 

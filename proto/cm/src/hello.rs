@@ -7,6 +7,10 @@
 //! not know with status 0x000c, "no such method and attribute", and is not disturbed.) A question alone says nothing about who asks, since its source
 //! address may be forged: only an answer to a question of our own, with its transaction id, is
 //! believed. So both sides ask.
+//!
+//! What a peer said may cease to be true: another daemon runs there, or another stack. So a peer is
+//! asked again in time, and at once where its word is in doubt: when it sends what it said it never
+//! sends ([`Greeter::doubt`]), or asks in the name of another run of its daemon.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,9 +18,9 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use rocebud_objects::Instant;
 
 use crate::mad::{BODY_LEN, MAD_LEN, MadHeader, ParseError};
-use crate::manager::{Peer, Random};
+use crate::manager::Random;
 use crate::msg::message;
-use crate::types::{Ends, Path, Transmit};
+use crate::types::{Ends, Path, Peer, Transmit};
 
 /// A class for vendors, with the vendor's number in each message.
 pub const CLASS_HELLO: u8 = 0x42;
@@ -92,6 +96,9 @@ pub struct Manners {
     pub asks: u8,
     /// Nanoseconds for which an answer, or silence, is believed.
     pub believed_ns: u64,
+    /// Nanoseconds for which it is believed whatever is said against it: nobody can make us ask
+    /// more often than that.
+    pub fresh_ns: u64,
     /// Peers that are remembered; the one that is due to be asked first is forgotten first.
     pub peers_max: usize,
 }
@@ -102,6 +109,7 @@ impl Default for Manners {
             again_ns: 500_000_000,
             asks: 3,
             believed_ns: 600_000_000_000,
+            fresh_ns: 1_000_000_000,
             peers_max: 4096,
         }
     }
@@ -112,8 +120,21 @@ impl Default for Manners {
 pub struct Met {
     /// Between whom.
     pub ends: Ends,
-    /// None = it speaks the standard and nothing else.
+    /// None = take it for one that speaks the standard and nothing else.
     pub hello: Option<Hello>,
+    /// How.
+    pub cause: Cause,
+}
+
+/// How something came to light.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// It is another than was believed.
+    New,
+    /// Its word was in doubt, and is what it was.
+    Confirmed,
+    /// It is forgotten: nobody has looked for it for long, or there was no room.
+    Forgotten,
 }
 
 /// What is known of a peer.
@@ -138,8 +159,12 @@ struct Acquaintance {
     asked: u8,
     /// When to ask again, or to stop believing.
     due: Instant,
+    /// Since when that is believed.
+    settled: Instant,
     /// Somebody has looked since then.
     wanted: bool,
+    /// Somebody waits for what comes of the next question, whatever it is.
+    doubted: bool,
 }
 
 impl Acquaintance {
@@ -196,8 +221,8 @@ impl Greeter {
             return known.hello;
         }
         if self.peers.len() >= self.manners.peers_max {
-            let (_, first) = self.due.pop_first()?;
-            self.peers.remove(&first);
+            let (_, first) = *self.due.first()?;
+            self.forget(first);
         }
         let stranger = Acquaintance {
             ends,
@@ -205,11 +230,45 @@ impl Greeter {
             tid: 0,
             asked: 0,
             due: now,
+            settled: now,
             wanted: true,
+            doubted: false,
         };
         self.peers.insert(peer, stranger);
         self.ask(now, peer);
         None
+    }
+
+    /// The peer of these ends did what it said it never does. It is asked again, and
+    /// [`Greeter::poll_met`] tells what came of it in any case.
+    pub fn doubt(&mut self, now: Instant, ends: Ends) {
+        let peer = Peer::of(&ends);
+        if !self.peers.contains_key(&peer) {
+            self.look(now, ends);
+        }
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.doubted = true;
+        }
+        self.ask_soon(now, peer);
+    }
+
+    /// Asks a peer that is known once more, as soon as that may be.
+    fn ask_soon(&mut self, now: Instant, peer: Peer) {
+        let Some(known) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        known.wanted = true;
+        if known.asked != 0 {
+            return;
+        }
+        let soon = known.settled + self.manners.fresh_ns;
+        if soon <= now {
+            self.ask(now, peer);
+        } else if soon < known.due {
+            self.due.remove(&(known.due, peer));
+            known.due = soon;
+            self.due.insert((soon, peer));
+        }
     }
 
     /// Takes in a datagram that came to queue pair 1. False if it is none of this class: it is
@@ -224,7 +283,10 @@ impl Greeter {
         let hello = Hello::parse(body);
         let known = header.attr_id == ATTR_HELLO && hello.oui == OUI && hello.version == VERSION;
         match header.method {
-            METHOD_GET if known => self.answer(ends, header.tid),
+            METHOD_GET if known => {
+                self.answer(ends, header.tid);
+                self.asked_by(now, ends, &hello);
+            }
             METHOD_GET_RESP => {
                 // A stack that knows nothing of the class may say so, in an answer with a status.
                 let hello = (known && header.status == 0).then_some(hello);
@@ -235,25 +297,25 @@ impl Greeter {
         true
     }
 
-    /// Does what is due.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    /// Does what is due. `held`: somebody goes on relying on what is known of a peer, so that it
+    /// is asked again in time and not forgotten.
+    pub fn handle_timeout(&mut self, now: Instant, held: impl Fn(Peer) -> bool) {
         while let Some(&(at, peer)) = self.due.first() {
             if at > now {
                 return;
             }
-            self.overdue(now, peer);
+            self.overdue(now, peer, held(peer));
         }
     }
 
     /// A question waits too long for its answer, or an answer is old.
-    fn overdue(&mut self, now: Instant, peer: Peer) {
+    fn overdue(&mut self, now: Instant, peer: Peer, held: bool) {
         let Some(known) = self.peers.get_mut(&peer) else {
             self.due.retain(|&(_, other)| other != peer);
             return;
         };
-        if known.asked == 0 && !core::mem::take(&mut known.wanted) {
-            self.due.remove(&(known.due, peer));
-            self.peers.remove(&peer);
+        if known.asked == 0 && !core::mem::take(&mut known.wanted) && !held {
+            self.forget(peer);
         } else if known.asked < self.manners.asks {
             self.ask(now, peer);
         } else {
@@ -291,6 +353,20 @@ impl Greeter {
         self.peers.len()
     }
 
+    fn forget(&mut self, peer: Peer) {
+        let Some(known) = self.peers.remove(&peer) else {
+            return;
+        };
+        self.due.remove(&(known.due, peer));
+        if known.hello.is_some() || known.doubted {
+            self.met.push_back(Met {
+                ends: known.ends,
+                hello: None,
+                cause: Cause::Forgotten,
+            });
+        }
+    }
+
     fn ask(&mut self, now: Instant, peer: Peer) {
         let fresh = u64::from((self.random)()) << 32 | u64::from((self.random)());
         let Some(known) = self.peers.get_mut(&peer) else {
@@ -316,6 +392,18 @@ impl Greeter {
         }
     }
 
+    /// A peer that we talk to asks. Who does so in the name of another run of a daemon than the one
+    /// that is known may have started again, or be a liar: it is asked.
+    fn asked_by(&mut self, now: Instant, ends: Ends, hello: &Hello) {
+        let peer = Peer::of(&ends);
+        let Some(known) = self.peers.get(&peer) else {
+            return;
+        };
+        if known.hello.is_none_or(|h| h.instance != hello.instance) {
+            self.ask_soon(now, peer);
+        }
+    }
+
     fn answered(&mut self, now: Instant, ends: Ends, tid: u64, hello: Option<Hello>) {
         self.settle(now, Peer::of(&ends), tid, hello);
     }
@@ -332,11 +420,17 @@ impl Greeter {
         known.wanted = false;
         self.due.remove(&(known.due, peer));
         known.due = now + self.manners.believed_ns;
+        known.settled = now;
         self.due.insert((known.due, peer));
-        if known.hello != hello {
-            known.hello = hello;
+        let cause = if known.hello == hello {
+            Cause::Confirmed
+        } else {
+            Cause::New
+        };
+        known.hello = hello;
+        if core::mem::take(&mut known.doubted) || cause == Cause::New {
             let ends = known.ends;
-            self.met.push_back(Met { ends, hello });
+            self.met.push_back(Met { ends, hello, cause });
         }
     }
 }

@@ -43,6 +43,6 @@ pub use reason::{RejReason, sidr_status};
 pub use state::{Act, Input, State, Step, step};
 pub use timing::{Config, ack_timeout, code_ns, packet_life_of};
 pub use types::{
-    Accept, Bind, CmQpType, ConnId, Connect, Ece, Ends, Event, Listen, ListenerId, Path, QpParams,
-    Rejected, Reply, Request, SidrAnswer, SidrAsk, SidrReply, SidrRequest, Transmit,
+    Accept, Bind, CmQpType, ConnId, Connect, Ece, Ends, Event, Listen, ListenerId, Path, Peer,
+    QpParams, Rejected, Reply, Request, SidrAnswer, SidrAsk, SidrReply, SidrRequest, Transmit,
 };

@@ -28,6 +28,19 @@ pub struct Ends {
     pub remote: Gid,
 }
 
+/// A peer: its address, and the port where that is link-local.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Peer(Gid, u32);
+
+impl Peer {
+    /// Who is at the other end.
+    #[must_use]
+    pub const fn of(ends: &Ends) -> Self {
+        let link_local = matches!(ends.remote.0, [0xfe, 0x80, 0, 0, 0, 0, 0, 0, ..]);
+        Self(ends.remote, if link_local { ends.port } else { 0 })
+    }
+}
+
 /// How packets get to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Path {

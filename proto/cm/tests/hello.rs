@@ -5,9 +5,9 @@ mod common;
 use common::world::{MS, address};
 use common::{Dice, ends, mirrored};
 use rocebud_cm::hello::{
-    self, Greeter, Hello, METHOD_GET, METHOD_GET_RESP, Manners, Met, OUI, VERSION,
+    self, Cause, Greeter, Hello, METHOD_GET, METHOD_GET_RESP, Manners, Met, OUI, VERSION,
 };
-use rocebud_cm::{Ends, Message};
+use rocebud_cm::{Ends, Message, Peer};
 use rocebud_objects::Instant;
 
 const NOW: Instant = Instant(1_000 * MS);
@@ -24,6 +24,29 @@ fn greeter(instance: u64) -> Greeter {
 
 fn from_to(from: usize, to: usize) -> Ends {
     ends(address(from), address(to))
+}
+
+/// News of the one whom the first asked.
+fn met(hello: Option<Hello>, cause: Cause) -> Option<Met> {
+    Some(Met {
+        ends: from_to(0, 1),
+        hello,
+        cause,
+    })
+}
+
+/// Two that have had their exchange.
+fn acquainted() -> (Greeter, Greeter) {
+    let (mut alice, mut bob) = (greeter(1), greeter(2));
+    alice.look(NOW, from_to(0, 1));
+    exchange(NOW, &mut alice, &mut bob);
+    assert_eq!(alice.poll_met(), met(Some(ours(2)), Cause::New));
+    (alice, bob)
+}
+
+/// A question and its answer. Says how many of either.
+fn exchange(now: Instant, alice: &mut Greeter, bob: &mut Greeter) -> (usize, usize) {
+    (carry(now, alice, bob), carry(now, bob, alice))
 }
 
 /// Everything that one has to say goes to the other.
@@ -63,7 +86,7 @@ fn two_hosts_of_ours_know_each_other_after_one_exchange() {
     assert_eq!(carry(NOW, &mut alice, &mut bob), 1);
     assert_eq!(carry(NOW, &mut bob, &mut alice), 1);
     let hello = Some(ours(2));
-    assert_eq!(alice.poll_met(), Some(Met { ends: there, hello }));
+    assert_eq!(alice.poll_met(), met(hello, Cause::New));
     assert_eq!((alice.poll_met(), alice.look(NOW, there)), (None, hello));
     // The question alone says nothing about who asked.
     assert_eq!((bob.peers(), bob.poll_met()), (0, None));
@@ -82,7 +105,7 @@ fn silence_means_the_standard() {
             asked += 1;
         }
         now = alice.poll_timeout().expect("a timer");
-        alice.handle_timeout(now);
+        alice.handle_timeout(now, |_| false);
     }
     assert_eq!(asked, 3);
     assert_eq!((alice.poll_met(), alice.look(now, there)), (None, None));
@@ -91,7 +114,7 @@ fn silence_means_the_standard() {
     assert!(alice.poll_transmit().is_some());
     for _ in 0..8 {
         if let Some(at) = alice.poll_timeout() {
-            alice.handle_timeout(at);
+            alice.handle_timeout(at, |_| false);
             while alice.poll_transmit().is_some() {}
         }
     }
@@ -150,7 +173,7 @@ fn what_is_old_is_asked_again() {
     assert_eq!(alice.look(NOW, there), Some(ours(2)));
     alice.poll_met();
     let later = alice.poll_timeout().expect("some day");
-    alice.handle_timeout(later);
+    alice.handle_timeout(later, |_| false);
     let mut other = greeter(3);
     carry(later, &mut alice, &mut other);
     assert_eq!(
@@ -159,17 +182,135 @@ fn what_is_old_is_asked_again() {
         "until it is known better"
     );
     carry(later, &mut other, &mut alice);
-    let hello = Some(ours(3));
-    assert_eq!(alice.poll_met(), Some(Met { ends: there, hello }));
+    assert_eq!(alice.poll_met(), met(Some(ours(3)), Cause::New));
     // Now nobody answers any more.
     alice.look(later, there);
     for _ in 0..4 {
         let later = alice.poll_timeout().expect("a timer");
-        alice.handle_timeout(later);
+        alice.handle_timeout(later, |_| false);
         while alice.poll_transmit().is_some() {}
     }
-    let hello = None;
-    assert_eq!(alice.poll_met(), Some(Met { ends: there, hello }));
+    assert_eq!(alice.poll_met(), met(None, Cause::New));
+}
+
+/// Who does what it said it never does is asked, not more than once a second whoever complains, and
+/// the complainer hears what came of it.
+#[test]
+fn a_word_in_doubt_is_asked_for_again() {
+    let (mut alice, mut bob) = acquainted();
+    let there = from_to(0, 1);
+    for _ in 0..3 {
+        alice.doubt(NOW, there);
+    }
+    assert_eq!(
+        exchange(NOW, &mut alice, &mut bob),
+        (0, 0),
+        "it just said so"
+    );
+    let soon = NOW + 1_000 * MS;
+    assert_eq!(alice.poll_timeout(), Some(soon));
+    alice.handle_timeout(soon, |_| false);
+    alice.doubt(soon, there);
+    assert_eq!(exchange(soon, &mut alice, &mut bob), (1, 1));
+    assert_eq!(alice.poll_met(), met(Some(ours(2)), Cause::Confirmed));
+    assert_eq!(alice.poll_met(), None);
+
+    let later = soon + 5_000 * MS;
+    alice.doubt(later, there);
+    assert_eq!(
+        alice.look(later, there),
+        Some(ours(2)),
+        "until it is known better"
+    );
+    let mut mad = alice.poll_transmit().expect("a question, at once").mad;
+    mad[3] = METHOD_GET_RESP;
+    mad[5] = 0x0c;
+    alice.handle_mad(later, there, &mad[..]);
+    assert_eq!(alice.poll_met(), met(None, Cause::New), "another stack");
+    alice.doubt(later + 2_000 * MS, there);
+    while alice.poll_transmit().is_some() {}
+    alice.handle_mad(later, there, &mad[..]);
+    assert_eq!(alice.poll_met(), None, "another question");
+}
+
+/// A doubt about somebody who is forgotten has an outcome, too.
+#[test]
+fn a_stranger_in_doubt_is_asked() {
+    let (mut alice, mut bob) = (greeter(1), greeter(2));
+    alice.doubt(NOW, from_to(0, 1));
+    assert_eq!(exchange(NOW, &mut alice, &mut bob), (1, 1));
+    assert_eq!(alice.poll_met(), met(Some(ours(2)), Cause::New));
+    alice.doubt(NOW, from_to(0, 2));
+    let mut now = NOW;
+    while alice.poll_met().is_none() {
+        now = alice.poll_timeout().expect("a timer");
+        alice.handle_timeout(now, |_| false);
+        while alice.poll_transmit().is_some() {}
+    }
+    assert_eq!(now, NOW + 1_500 * MS, "three questions");
+}
+
+/// The daemon of a peer that started again asks for its own reasons, and thereby tells. A question
+/// of a stranger tells nothing, nor does one that names the run that is known.
+#[test]
+fn a_peer_that_asks_in_another_name_is_asked() {
+    let (mut alice, _) = acquainted();
+    let (mut again, there, here) = (greeter(3), from_to(0, 1), from_to(1, 0));
+    let mut later = NOW + 10_000 * MS;
+    alice.handle_mad(later, there, &ours(2).datagram(METHOD_GET, 5)[..]);
+    alice.handle_mad(later, from_to(0, 2), &ours(4).datagram(METHOD_GET, 5)[..]);
+    assert_eq!(
+        std::iter::from_fn(|| alice.poll_transmit()).count(),
+        2,
+        "answers"
+    );
+    again.look(later, here);
+    exchange(later, &mut again, &mut alice);
+    exchange(later, &mut again, &mut alice);
+    assert_eq!(alice.poll_met(), met(Some(ours(3)), Cause::New));
+    assert_eq!(again.look(later, here), Some(ours(1)));
+    // One that was silent when it was asked, too.
+    let mut alice = greeter(1);
+    alice.look(later, there);
+    for _ in 0..3 {
+        assert!(alice.poll_transmit().is_some());
+        later = alice.poll_timeout().expect("a timer");
+        alice.handle_timeout(later, |_| false);
+    }
+    later = later + 2_000 * MS;
+    alice.handle_mad(later, there, &ours(3).datagram(METHOD_GET, 6)[..]);
+    let said = std::iter::from_fn(|| alice.poll_transmit());
+    let methods = said.map(|message| message.mad[3]).collect::<Vec<_>>();
+    assert_eq!(methods, [METHOD_GET_RESP, METHOD_GET]);
+}
+
+/// Whom somebody relies on is asked again in time; who is forgotten, so that nobody would notice a
+/// change, is no longer relied on.
+#[test]
+fn what_is_relied_on_is_renewed_or_given_up() {
+    let (mut alice, mut bob) = acquainted();
+    for _ in 0..3 {
+        let later = alice.poll_timeout().expect("a timer");
+        alice.handle_timeout(later, |peer| peer == Peer::of(&from_to(0, 1)));
+        assert_eq!(exchange(later, &mut alice, &mut bob), (1, 1));
+        assert_eq!(alice.poll_met(), None, "as before");
+    }
+    let later = alice.poll_timeout().expect("a timer");
+    alice.handle_timeout(later, |_| false);
+    assert_eq!(alice.poll_met(), met(None, Cause::Forgotten));
+
+    let (mut alice, _) = acquainted();
+    for n in 0..Manners::default().peers_max as u32 {
+        let mut remote = address(0);
+        remote.0[12..].copy_from_slice(&n.to_be_bytes());
+        alice.look(NOW, ends(address(0), remote));
+        while alice.poll_transmit().is_some() {}
+        let due = alice.poll_timeout().expect("a timer");
+        assert!(due <= NOW + 500 * MS, "others wait for an answer");
+    }
+    // The first whose time comes makes room: not one whose answer is believed for long.
+    assert_eq!(alice.poll_met(), None);
+    assert_eq!(alice.look(NOW, from_to(0, 1)), Some(ours(2)));
 }
 
 #[test]
@@ -182,7 +323,7 @@ fn lost_messages_are_repeated() {
         for _ in 0..lost {
             while alice.poll_transmit().is_some() {}
             now = alice.poll_timeout().expect("a timer");
-            alice.handle_timeout(now);
+            alice.handle_timeout(now, |_| false);
         }
         carry(now, &mut alice, &mut bob);
         carry(now, &mut bob, &mut alice);

@@ -15,20 +15,20 @@ use crate::limits::{ANSWER_WAIT, CM_ANSWER_BYTES_MAX, MESSAGE_BYTES_MAX};
 use crate::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
 use crate::start::{SocketName, Unreachable, serves_us};
 use crate::status::StatusReport;
-use crate::{DeviceInfo, DeviceList, Ledger, PageSet};
+use crate::{DeviceInfo, DeviceList, Herald, Ledger, PageSet, PeerNews};
 
 /// A connection to the daemon. Requests from several threads take turns.
 #[derive(Debug)]
 pub struct Client {
-    requests: Mutex<OwnedFd>,
+    /// Whoever asks holds `turn`; who wants no answer needs none.
+    socket: Arc<OwnedFd>,
+    turn: Mutex<()>,
     notices: OwnedFd,
     closed: AtomicBool,
     pages: OnceLock<Arc<PageSet>>,
     netns: u64,
     daemon_pid: u32,
     remarks: Vec<String>,
-    /// For a child after fork, which must not take the lock.
-    request_fd: RawFd,
 }
 
 /// What the daemon said unasked.
@@ -36,6 +36,8 @@ pub struct Client {
 pub enum Notice {
     /// All devices, after some change.
     Devices(DeviceList),
+    /// What a host said that this process named.
+    Peer(PeerNews),
     /// The daemon went away. Close the sockets of your slots at once: a stale holder of port 4791
     /// would shift the group of the next daemon.
     Closed,
@@ -90,8 +92,8 @@ impl Client {
         let notices = got.fds.into_iter().next();
         match (welcome.accepted, notices) {
             (true, Some(notices)) => Ok(Self {
-                request_fd: socket.as_raw_fd(),
-                requests: Mutex::new(socket),
+                socket: Arc::new(socket),
+                turn: Mutex::default(),
                 notices,
                 closed: AtomicBool::new(false),
                 pages: OnceLock::new(),
@@ -140,7 +142,7 @@ impl Client {
     /// touching this object: its lock may be held by a thread that the child does not have).
     #[must_use]
     pub fn raw_fds(&self) -> [RawFd; 2] {
-        [self.request_fd, self.notices.as_raw_fd()]
+        [self.socket.as_raw_fd(), self.notices.as_raw_fd()]
     }
 
     /// All devices, in the order in which verbs lists them.
@@ -239,6 +241,12 @@ impl Client {
         }
     }
 
+    /// For what needs no answer.
+    #[must_use]
+    pub fn herald(&self) -> Herald {
+        Herald(Arc::clone(&self.socket))
+    }
+
     /// What the daemon has said since the last call. Never waits. After [`Notice::Closed`] nothing
     /// more comes.
     pub fn poll_notices(&self) -> Vec<Notice> {
@@ -253,6 +261,7 @@ impl Client {
                 Ok(got) if got.truncated => {}
                 Ok(got) => match messages::decode(&buf[..got.bytes]) {
                     Ok(Announcement::Devices(list)) => said.push(Notice::Devices(list)),
+                    Ok(Announcement::Peer(news)) => said.push(Notice::Peer(news)),
                     Err(_) => break,
                 },
                 Err(Errno::AGAIN) => return said,
@@ -279,8 +288,8 @@ impl Client {
     }
 
     fn ask(&self, request: &Request) -> Result<(Answer, Vec<OwnedFd>), CtlError> {
-        let socket = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let (answer, got) = self.exchange(&socket, request)?;
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let (answer, got) = self.exchange(request)?;
         if !got.truncated {
             return Ok((answer, got.fds));
         }
@@ -294,16 +303,13 @@ impl Client {
             _ => None,
         };
         if let Some(back) = back {
-            self.exchange(&socket, &back)?;
+            self.exchange(&back)?;
         }
         Err(too_few_fds())
     }
 
-    fn exchange(
-        &self,
-        socket: &OwnedFd,
-        request: &Request,
-    ) -> Result<(Answer, Received), CtlError> {
+    fn exchange(&self, request: &Request) -> Result<(Answer, Received), CtlError> {
+        let socket = &*self.socket;
         let deadline = Instant::now() + ANSWER_WAIT;
         let bytes = messages::encode(request)?;
         channel::send(socket, &bytes, &[]).map_err(|_| CtlError::gone())?;

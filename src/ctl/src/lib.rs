@@ -20,6 +20,7 @@ mod ledger;
 pub mod limits;
 pub mod messages;
 pub mod page;
+mod peers;
 pub mod settings;
 mod spawn;
 mod start;
@@ -30,6 +31,7 @@ pub use device::{DeviceInfo, DeviceList, GidEntry};
 pub use error::{CtlError, ErrorKind};
 pub use ledger::{Ledger, Line};
 pub use page::PageSet;
+pub use peers::{Herald, PeerHint, PeerNews, PeerWord};
 pub use start::{
     SYSTEM_SOCKET, SocketName, Unreachable, control_socket, report_start, user_socket_name,
 };

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use crate::cm::{CmAnswer, CmRequest};
 use crate::error::CtlError;
 use crate::status::StatusReport;
-use crate::{DeviceList, ErrorKind};
+use crate::{DeviceList, ErrorKind, PeerHint, PeerNews};
 
 /// Version of everything behind the greeting. Library and daemon must agree exactly.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 const MAGIC: [u8; 8] = *b"ROCEBUD\0";
 
@@ -132,7 +132,7 @@ impl Welcome {
     }
 }
 
-/// What a client asks. Every request has exactly one [`Answer`].
+/// What a client asks. Every request has exactly one [`Answer`], but [`Request::Peer`] none.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// The device list.
@@ -157,6 +157,8 @@ pub enum Request {
     },
     /// About connections.
     Cm(CmRequest),
+    /// This process talks to a host. There may be an [`Announcement::Peer`] some time.
+    Peer(PeerHint),
 }
 
 /// What the daemon answers.
@@ -195,6 +197,8 @@ pub enum Answer {
 pub enum Announcement {
     /// The device list after a change. Only the newest is worth anything.
     Devices(DeviceList),
+    /// What a host said that this process named.
+    Peer(PeerNews),
 }
 
 /// Reads a message; trailing bytes are an error.

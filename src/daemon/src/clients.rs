@@ -1,16 +1,16 @@
 //! What the daemon knows of each connection.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rocebud_ctl::PageSet;
 use rocebud_ctl::fds::{self, PeerIds};
 use rocebud_ctl::forward::Outbox;
 use rocebud_ctl::messages::Role;
 use rocebud_ctl::status::ProcessStatus;
+use rocebud_ctl::{PageSet, PeerNews};
 use rocebud_nic::udp::set_send_buffer;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -34,8 +34,10 @@ pub(crate) struct Client {
     pub(crate) pages: Option<Pages>,
     /// Has asked for the devices and waits until they have settled, at most until then.
     pub(crate) wants_devices: Option<Now>,
-    /// The newest device list could not be sent yet.
+    /// It did not take the last notice: the newest device list and `news` wait.
     pub(crate) behind: bool,
+    /// The newest of each peer, by address.
+    pub(crate) news: BTreeMap<[u8; 16], PeerNews>,
 }
 
 /// A slot of a client, with our end of its forwarding socket.
@@ -73,6 +75,7 @@ impl Client {
             pages: None,
             wants_devices: None,
             behind: false,
+            news: BTreeMap::new(),
         })
     }
 

@@ -83,5 +83,9 @@ pub(crate) const WITHDRAWN_MAX: usize = 4096;
 /// Listeners in a status report, which is one message.
 pub(crate) const LISTENERS_SHOWN_MAX: usize = 256;
 
+/// Peers that a client may name, each to be asked whether it runs rocebud: a job on a thousand hosts.
+/// Further ones are taken for peers that speak the standard.
+pub(crate) const PEERS_PER_CLIENT_MAX: usize = 1024;
+
 /// Peers in a status report.
 pub(crate) const PEERS_SHOWN_MAX: usize = 256;

@@ -1,5 +1,6 @@
 //! Requests: check, apply, answer.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,7 +9,7 @@ use rocebud_ctl::forward::Outbox;
 use rocebud_ctl::limits::{REQUEST_BYTES_MAX, SLOTS_PER_PROCESS_MAX};
 use rocebud_ctl::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
 use rocebud_ctl::status::{SlotStatus, StatusReport};
-use rocebud_ctl::{CtlError, ErrorKind, channel};
+use rocebud_ctl::{CtlError, ErrorKind, PeerHint, PeerNews, channel};
 use rustix::io::Errno;
 
 use crate::clients::{ClientSlot, forwarding_pair, message_pair, millis};
@@ -110,6 +111,7 @@ impl Server {
             Request::PagesOf { key: of } => self.show_pages(key, of),
             Request::ReturnSlot { slot } => self.take_back_slot(key, slot),
             Request::Cm(request) => self.serve_cm(key, request),
+            Request::Peer(hint) => self.on_hint(key, &hint),
         };
         outcome.or_else(|refused| match refused {
             Refused::With(error) => self.refuse(key, error),
@@ -151,13 +153,32 @@ impl Server {
         else {
             return Ok(());
         };
-        let message = messages::encode(&Announcement::Devices(list)).map_err(|_| DropClient)?;
-        let behind = match channel::send(notices, &message, &[]) {
-            Ok(()) => false,
-            Err(Errno::AGAIN) => true,
-            Err(_) => return Err(DropClient),
+        let taken = notify(notices, &Announcement::Devices(list))?;
+        let behind = !(taken && tell_all(notices, &mut client.news)?);
+        self.set_behind(key, behind)
+    }
+
+    /// Tells a client about a peer that it named, now or when it can take it.
+    pub(crate) fn tell(&mut self, key: u64, news: PeerNews) {
+        let Some(client) = self.clients.get_mut(&key) else {
+            return;
         };
-        if behind != client.behind {
+        client.news.insert(news.remote, news);
+        let Some(notices) = client.notices.as_ref().filter(|_| !client.behind) else {
+            return;
+        };
+        // One that has closed its end is dropped when that is heard of.
+        if let Ok(taken) = tell_all(notices, &mut client.news) {
+            let _ = self.set_behind(key, !taken);
+        }
+    }
+
+    /// Waits for a client to take notices, or no more.
+    fn set_behind(&mut self, key: u64, behind: bool) -> Result<(), DropClient> {
+        let client = self.clients.get_mut(&key).ok_or(DropClient)?;
+        if let Some(notices) = &client.notices
+            && behind != client.behind
+        {
             let events = if behind { Events::OUT } else { Events::NONE };
             self.epoll
                 .modify(notices, Token::Notices(key), events)
@@ -384,6 +405,21 @@ impl Server {
         self.answer(key, &Answer::Cm(answer), &fds)
     }
 
+    fn on_hint(&mut self, key: u64, hint: &PeerHint) -> Result<(), Refused> {
+        let client = self.clients.get(&key).ok_or(Refused::Drop)?;
+        if !client.is_library() {
+            return Err(Refused::Drop);
+        }
+        let world = World {
+            devices: self.devices.list(),
+            picture: &self.picture,
+            now: self.started.elapsed(),
+        };
+        self.cm.on_hint(key, hint, &world);
+        self.run_cm();
+        Ok(())
+    }
+
     fn refuse(&mut self, key: u64, error: CtlError) -> Result<(), DropClient> {
         self.answer(key, &Answer::Refused(error), &[])
             .map_err(|_| DropClient)
@@ -395,6 +431,30 @@ impl Server {
         // One request is out at a time, so a client that cannot take its answer is not reading.
         channel::send(&client.socket, &message, fds).map_err(|_| Refused::Drop)
     }
+}
+
+/// Says something unasked. False: the client cannot take it now.
+fn notify(notices: &OwnedFd, what: &Announcement) -> Result<bool, DropClient> {
+    let message = messages::encode(what).map_err(|_| DropClient)?;
+    match channel::send(notices, &message, &[]) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(_) => Err(DropClient),
+    }
+}
+
+/// Says all that is to be said of peers. False: some of it waits.
+fn tell_all(
+    notices: &OwnedFd,
+    news: &mut BTreeMap<[u8; 16], PeerNews>,
+) -> Result<bool, DropClient> {
+    while let Some(first) = news.first_entry() {
+        if !notify(notices, &Announcement::Peer(*first.get()))? {
+            return Ok(false);
+        }
+        first.remove();
+    }
+    Ok(true)
 }
 
 /// Why a request has no proper answer.

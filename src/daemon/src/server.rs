@@ -192,6 +192,9 @@ impl Server {
         while let Some(transmit) = self.cm.poll_transmit(&world) {
             self.slot0.send(&transmit);
         }
+        while let Some((key, news)) = self.cm.poll_news() {
+            self.tell(key, news);
+        }
     }
 
     /// What a client that is gone had given us for others still reaches them.

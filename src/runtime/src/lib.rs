@@ -17,6 +17,7 @@ mod env;
 mod flow;
 mod fork;
 pub mod hooks;
+mod hosts;
 pub mod keys;
 mod later;
 pub mod log;

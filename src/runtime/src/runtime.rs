@@ -19,6 +19,7 @@ use rocebud_objects::{AttrMask, Counter, Errno, Instant, Misuse, Path, PdId, QpA
 use crate::context::{ContextShared, Element, QpShared};
 use crate::core::{Core, Shared, now};
 use crate::cq::Cq;
+use crate::hosts::Named;
 use crate::keys::{KeyTable, Region};
 use crate::log::{self, Level};
 use crate::progress::{self, Progress};
@@ -39,6 +40,7 @@ pub struct Runtime {
     /// Descriptors that the progress thread sleeps on.
     pub(crate) sockets: Mutex<Sockets>,
     devices: RwLock<Devices>,
+    hosts: Named,
     contexts: Mutex<Vec<Weak<ContextShared>>>,
     dead: AtomicBool,
     next_pd: AtomicU32,
@@ -136,6 +138,7 @@ impl Runtime {
         let progress = Progress::new().map_err(os("making an event descriptor"))?;
         let runtime = Arc::new(Self {
             generation,
+            hosts: Named::new(client.herald()),
             client,
             shared: Shared {
                 keys: KeyTable::default(),
@@ -256,6 +259,12 @@ impl Runtime {
         ports::check_route(path)
     }
 
+    /// This process is going to talk to the other end of a path: the daemon may ask there whether it
+    /// is of ours. Waits for nothing.
+    pub fn meet(&self, path: &Path) {
+        self.hosts.name(path, &read(&self.devices).list);
+    }
+
     /// This process is in the network namespace of its daemon.
     pub fn is_here(&self) -> bool {
         fds::netns_id() == self.client.netns()
@@ -331,6 +340,7 @@ impl Runtime {
         for notice in self.client.poll_notices() {
             match notice {
                 Notice::Devices(devices) => self.on_devices(devices),
+                Notice::Peer(_) => {}
                 Notice::Closed => self.die(),
             }
         }

@@ -192,6 +192,7 @@ impl Pd {
         let device = self.inner.context.device_info();
         let path = ports::resolve(Some(&device), attr)?;
         self.inner.context.runtime().check_route(&path)?;
+        self.inner.context.runtime().meet(&path);
         Ok(Ah {
             inner: Arc::new(AhInner {
                 path,

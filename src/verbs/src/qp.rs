@@ -305,8 +305,12 @@ impl Qp {
         } else {
             None
         };
-        self.runtime()
-            .modify_qp(&self.inner.real.shared, attr, mask, path)
+        let qp = &self.inner.real.shared;
+        self.runtime().modify_qp(qp, attr, mask, path)?;
+        if let Some(path) = path {
+            self.runtime().meet(&path);
+        }
+        Ok(())
     }
 
     /// `ibv_query_qp_data_in_order`: messages to a connected queue pair, and READ responses, are

@@ -6,6 +6,7 @@ disagree go through a raw socket.
 """
 import socket
 import struct
+import time
 import zlib
 
 PORT = 4791
@@ -77,12 +78,17 @@ class Sender:
         self.raw.sendto(ip + body, (self.dst, 0))
 
     def receive(self, timeout=0.5):
-        """The next UDP payload that comes back, or None."""
-        self.udp.settimeout(timeout)
-        try:
-            return self.udp.recv(65536)
-        except socket.timeout:
-            return None
+        """The next UDP payload that comes back, or None. What is for the general services (queue pair 1)
+        is none: the other host asks there who we are, and gets no answer."""
+        end = time.monotonic() + timeout
+        while True:
+            self.udp.settimeout(max(0.0001, end - time.monotonic()))
+            try:
+                packet = self.udp.recv(65536)
+            except (socket.timeout, BlockingIOError):
+                return None
+            if packet[5:8] != b"\0\0\1":
+                return packet
 
 
 def is_nak(packet, code=None):

@@ -127,10 +127,19 @@ impl Host {
     /// # Errors
     /// What `nft` said.
     pub fn count_arriving(&self) -> Outcome {
+        self.count_arriving_like("")
+    }
+
+    /// As [`Host::count_arriving`], of those that match an nftables expression.
+    ///
+    /// # Errors
+    /// What `nft` said.
+    pub fn count_arriving_like(&self, expression: &str) -> Outcome {
+        let rule = format!("add rule inet seen arriving udp dport 4791 {expression} counter");
         for words in [
             "add table inet seen",
             "add chain inet seen arriving { type filter hook input priority -1; }",
-            "add rule inet seen arriving udp dport 4791 counter",
+            &rule,
         ] {
             self.plain("nft", &[words]).run()?.succeeded()?;
         }

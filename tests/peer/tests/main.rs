@@ -13,6 +13,7 @@ mod deaths;
 mod flow;
 mod harness;
 mod hostile;
+mod hosts;
 mod libraries;
 mod machine;
 mod mads;
@@ -42,6 +43,7 @@ fn main() {
         stress::cases,
         capture::cases,
         hostile::cases,
+        hosts::cases,
         mads::cases,
         matrix::cases,
         scale::cases,

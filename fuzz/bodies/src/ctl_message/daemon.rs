@@ -7,7 +7,8 @@ use rocebud_ctl::channel::{recv, send, wait_readable};
 use rocebud_ctl::forward::{Bundle, HEADER_BYTES, Header};
 use rocebud_ctl::limits::MESSAGE_BYTES_MAX;
 use rocebud_ctl::messages::{self, Answer, Hello, Request, Role, VERSION};
-use rocebud_ctl::{Client, control_socket};
+use rocebud_ctl::{Client, PeerHint, control_socket};
+use rocebud_wire::Gid;
 
 use crate::input::Input;
 
@@ -106,17 +107,36 @@ fn hello(input: &mut Input<'_>) -> Vec<u8> {
 }
 
 fn request(input: &mut Input<'_>) -> Vec<u8> {
-    let request = match input.below(7) {
+    let request = match input.below(8) {
         0 => Request::Devices,
         1 | 2 => Request::TakeSlot,
         3 => Request::PageSet,
         4 => Request::Status,
         5 => Request::Ledger,
+        6 => Request::Peer(peer(input)),
         _ => Request::PagesOf {
             key: u64::from(input.byte()),
         },
     };
     messages::encode(&request).expect("a request")
+}
+
+/// A host to be asked, mostly one that there is.
+fn peer(input: &mut Input<'_>) -> PeerHint {
+    let mut address = || {
+        let mut bytes = Gid::from_ip([127, 0, 0, 1].into()).0;
+        if input.rarely(100) {
+            bytes.fill_with(|| input.byte());
+        }
+        bytes[15] ^= input.byte() & 3;
+        bytes
+    };
+    PeerHint {
+        local: address(),
+        remote: address(),
+        ifindex: u32::from(input.byte()),
+        doubt: input.rarely(128),
+    }
 }
 
 /// Takes an answer, if one comes soon.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use rocebud_ctl::messages::{self, Answer, Refusal, Role, VERSION, Welcome};
-use rocebud_ctl::{Client, CtlError, ErrorKind, PageSet, SocketName, control_socket};
+use rocebud_ctl::{Client, CtlError, ErrorKind, PageSet, PeerHint, SocketName, control_socket};
 use rustix::net::SocketFlags;
 
 use crate::input::Input;
@@ -55,6 +55,13 @@ fn use_client(client: &Client, calls: u8) {
         client.daemon_pid(),
         client.raw_fds(),
     );
+    let hint = PeerHint {
+        ifindex: 0,
+        local: [calls; 16],
+        remote: [calls; 16],
+        doubt: false,
+    };
+    let _ = client.herald().say(hint);
     for n in 0..6 {
         match calls.wrapping_add(n * 7) % 6 {
             0 => drop(client.devices()),

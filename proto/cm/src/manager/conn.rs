@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use rocebud_objects::Instant;
 use rocebud_wire::Qpn;
 
+use super::Key;
 use super::out::Out;
-use super::{Key, Peer};
 use crate::limits::{MRA_CODE_MAX, MRAS_MAX, PATIENCE_NS_MAX, TIME_WAIT_CODE_MAX};
 use crate::mad::MAD_LEN;
 use crate::msg::{Apr, Drep, Dreq, Message, Mra, Rej, SidrRep};
@@ -15,7 +15,7 @@ use crate::reason::{RejReason, sidr_status};
 use crate::state::{Act, State};
 use crate::timing::{Config, code_ns};
 use crate::types::{
-    CmQpType, ConnId, Ece, Event, ListenerId, Path, QpParams, Rejected, Reply, SidrAnswer,
+    CmQpType, ConnId, Ece, Event, ListenerId, Path, Peer, QpParams, Rejected, Reply, SidrAnswer,
 };
 
 #[derive(Debug)]

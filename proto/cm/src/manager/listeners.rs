@@ -6,9 +6,8 @@ use alloc::vec::Vec;
 use rocebud_objects::{Errno, Misuse};
 use rocebud_wire::Gid;
 
-use super::Peer;
 use crate::limits::{BACKLOG_DEFAULT, BACKLOG_MAX, BACKLOG_RESERVE, LISTENERS_MAX};
-use crate::types::{Bind, Listen, ListenerId};
+use crate::types::{Bind, Listen, ListenerId, Peer};
 
 #[derive(Debug)]
 struct Listener {

@@ -13,7 +13,6 @@ use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use rocebud_objects::Instant;
-use rocebud_wire::Gid;
 
 use conn::{Conn, Given};
 use listeners::Listeners;
@@ -24,23 +23,12 @@ pub use out::Counters;
 use crate::limits::CONNECTIONS_MAX;
 use crate::state::{Act, Input, State, step};
 use crate::timing::Config;
-use crate::types::{ConnId, Ends, Event, QpParams, Transmit};
+use crate::types::{ConnId, Event, Peer, QpParams, Transmit};
 
 /// Where randomness comes from: the operating system, or a seed in tests. Communication ids and
 /// starting PSNs are made of it, and that nobody can guess them is the whole defence of a
 /// protocol without authentication.
 pub type Random = Box<dyn FnMut() -> u32 + Send>;
-
-/// A peer: its address, and the port where that is link-local.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Peer(Gid, u32);
-
-impl Peer {
-    pub(crate) const fn of(ends: &Ends) -> Self {
-        let link_local = matches!(ends.remote.0, [0xfe, 0x80, 0, 0, 0, 0, 0, 0, ..]);
-        Self(ends.remote, if link_local { ends.port } else { 0 })
-    }
-}
 
 /// A name that a peer uses for one of its things: its address, its device, the name. The address
 /// is part of it, so that nobody can speak for another.

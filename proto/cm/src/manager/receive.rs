@@ -7,13 +7,13 @@ use rocebud_wire::{Mtu, Psn};
 
 use super::conn::{Given, rej};
 use super::out::kind;
-use super::{Manager, Peer, make};
+use super::{Manager, make};
 use crate::ip::{self, IpCm};
 use crate::limits::{BUSY_CODE, EVENTS_MAX, HALF_OPEN_MAX};
 use crate::msg::{Drep, Dreq, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq};
 use crate::reason::{RejReason, sidr_status};
 use crate::state::{Input, State};
-use crate::types::{CmQpType, ConnId, Ends, Event, ListenerId, Path, SidrAsk};
+use crate::types::{CmQpType, ConnId, Ends, Event, ListenerId, Path, Peer, SidrAsk};
 
 /// A message's header as far as answers need it.
 #[derive(Clone, Copy)]

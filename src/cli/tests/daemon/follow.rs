@@ -31,6 +31,7 @@ fn told(client: &Client, name: &str, what: &str, fits: impl Fn(&DeviceInfo) -> b
             .into_iter()
             .map(|notice| match notice {
                 Notice::Devices(list) => list.devices,
+                Notice::Peer(_) => Vec::new(),
                 Notice::Closed => panic!("the daemon went"),
             });
         lists.flatten().find(|d| d.name == name && fits(d))

@@ -1,5 +1,5 @@
 use super::*;
-use crate::ErrorKind;
+use crate::{ErrorKind, PeerHint};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::thread;
 
@@ -75,6 +75,44 @@ fn a_refusal_is_handed_on_word_for_word() {
     let (client, daemon) = client(vec![answer]);
     assert_eq!(client.take_slot().unwrap_err(), error);
     drop(daemon.join().unwrap());
+}
+
+/// What needs no answer is said while another thread waits for one, and answers stay with their
+/// questions.
+#[test]
+fn a_hint_waits_for_nobody() {
+    let (client, daemon) = client(vec![messages::encode(&Answer::Returned).unwrap()]);
+    let hint = PeerHint {
+        ifindex: 1,
+        local: [1; 16],
+        remote: [2; 16],
+        doubt: false,
+    };
+    let _turn = client.turn.lock().unwrap();
+    assert!(client.herald().say(hint));
+    let notices = daemon.join().unwrap();
+    assert!(!client.herald().say(hint), "the daemon has closed");
+    let news = PeerNews {
+        remote: [2; 16],
+        word: None,
+    };
+    let said = messages::encode(&Announcement::Peer(news)).unwrap();
+    channel::send(&notices, &said, &[]).unwrap();
+    assert_eq!(client.poll_notices(), [Notice::Peer(news)]);
+}
+
+/// A daemon that does not read holds nobody up.
+#[test]
+fn a_hint_to_a_busy_daemon_is_given_up_at_once() {
+    let (ours, _theirs) = pair();
+    let herald = Herald(Arc::new(ours));
+    let hint = PeerHint {
+        ifindex: 1,
+        local: [1; 16],
+        remote: [2; 16],
+        doubt: false,
+    };
+    assert!((0..1_000_000).any(|_| !herald.say(hint)));
 }
 
 #[test]

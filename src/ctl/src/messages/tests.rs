@@ -25,8 +25,16 @@ fn greetings_keep_their_layout_whatever_the_version() {
 
 #[test]
 fn the_longest_request_fits_its_bound() {
-    let request = encode(&Request::PagesOf { key: u64::MAX }).unwrap();
-    assert!(request.len() <= crate::limits::REQUEST_BYTES_MAX);
+    let hint = PeerHint {
+        ifindex: u32::MAX,
+        local: [0xff; 16],
+        remote: [0xff; 16],
+        doubt: true,
+    };
+    for request in [Request::PagesOf { key: u64::MAX }, Request::Peer(hint)] {
+        let request = encode(&request).unwrap();
+        assert!(request.len() <= crate::limits::REQUEST_BYTES_MAX);
+    }
 }
 
 #[test]

@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 
 use rocebud_cm::hello::Hello;
 use rocebud_cm::{Config, ConnId, Ends, ListenerId, MAD_LEN, Manager, Transmit};
-use rocebud_ctl::DeviceInfo;
 use rocebud_ctl::cm::{CmDetails, CmEvent};
 use rocebud_ctl::status::{ConnectionsStatus, ListenerStatus};
+use rocebud_ctl::{DeviceInfo, PeerHint, PeerNews};
 use rocebud_objects::Instant;
 use rocebud_wire::Gid;
 
@@ -114,7 +114,7 @@ impl Cm {
             local,
             remote: Gid::from_ip(datagram.source),
         };
-        let greeter = &mut self.greeting.0;
+        let greeter = &mut self.greeting.greeter;
         if greeter.handle_mad(world.instant(), ends, &*datagram.mad) {
             return;
         }
@@ -169,7 +169,7 @@ impl Cm {
     pub(crate) fn deadline(&self) -> Option<Now> {
         let manager = self.manager.poll_timeout().map(|at| Now::from_nanos(at.0));
         let look = self.queries.values().map(|query| query.look_at).min();
-        let greeter = self.greeting.0.poll_timeout();
+        let greeter = self.greeting.greeter.poll_timeout();
         let greeter = greeter.map(|at| Now::from_nanos(at.0));
         [manager, greeter, look].into_iter().flatten().min()
     }
@@ -186,6 +186,16 @@ impl Cm {
         self.greeting.poll_transmit()
     }
 
+    /// A client talks to a peer without us.
+    pub(crate) fn on_hint(&mut self, client: u64, hint: &PeerHint, world: &World<'_>) {
+        self.greeting.talks(client, hint, world);
+    }
+
+    /// The next thing that a client is to hear of its peers.
+    pub(crate) fn poll_news(&mut self) -> Option<(u64, PeerNews)> {
+        self.greeting.poll_news()
+    }
+
     /// A client is gone: its connections end on the wire.
     pub(crate) fn drop_client(&mut self, client: u64, world: &World<'_>) {
         let of_client = |(number, id): (&u32, &Id)| (id.client == client).then_some(*number);
@@ -195,6 +205,7 @@ impl Cm {
         }
         self.held.remove(&client);
         self.channels.close_all(client);
+        self.greeting.drop_client(client);
     }
 
     /// Tells those whose device is gone.
