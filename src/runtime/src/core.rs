@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use rocebud_ctl::forward::{self, Outbox};
-use rocebud_ctl::{PageSet, SlotGrant};
+use rocebud_ctl::{PageSet, PeerNews, SlotGrant};
 use rocebud_engine::{Node, NodeConfig};
 use rocebud_nic::udp::{SlotSockets, UdpLink};
 use rocebud_nic::{PacketIo, RxFrame};
@@ -15,6 +15,7 @@ use rocebud_wire::Gid;
 use crate::env::{Directory, World};
 use crate::flow::Flow;
 use crate::hooks::Hooks;
+use crate::hosts::Hosts;
 use crate::keys::KeyTable;
 use crate::later::Later;
 use crate::qpn::QpnPool;
@@ -74,6 +75,7 @@ pub(crate) struct Core {
     pub(crate) raw: Raw,
     /// Room at processes of this host.
     pub(crate) flow: Flow,
+    hosts: Hosts,
     forwards: Vec<OwnedFd>,
     forward_buf: Vec<u8>,
     /// Frames of other processes on their way to the daemon.
@@ -116,6 +118,7 @@ impl Core {
             link: None,
             raw: Raw::default(),
             flow: Flow::default(),
+            hosts: Hosts::default(),
             forwards: Vec::new(),
             forward_buf: Vec::new(),
             outbox: Outbox::default(),
@@ -150,6 +153,23 @@ impl Core {
         self.qpns.add_slot(grant.slot);
         self.flow.add_slot(grant.slot);
         Ok(())
+    }
+
+    /// A queue pair is connected to a process of a host.
+    pub(crate) fn joined(&mut self, to: Gid, slot: u16) {
+        if let Some(buffer) = self.hosts.joined(to, slot) {
+            let windows = &mut self.tx.windows;
+            windows.tell(&mut self.node, (to, slot), Some(buffer));
+        }
+    }
+
+    /// The daemon has heard of a host.
+    pub(crate) fn heard(&mut self, news: &PeerNews) {
+        let (slots, buffer) = self.hosts.heard(news);
+        for slot in slots {
+            let windows = &mut self.tx.windows;
+            windows.tell(&mut self.node, (news.remote(), *slot), buffer);
+        }
     }
 
     /// Closes every socket at once: a stale holder of port 4791 would shift the group of the next

@@ -4,10 +4,10 @@
 //! it says comes as a notice, at once or later. Nothing waits for it: without it a host speaks the
 //! standard.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
-use rocebud_ctl::{DeviceInfo, Herald, PeerHint};
+use rocebud_ctl::{DeviceInfo, Herald, PeerHint, PeerNews, PeerWord};
 use rocebud_objects::Path;
 use rocebud_wire::Gid;
 
@@ -53,3 +53,56 @@ impl Named {
         }
     }
 }
+
+/// What is known of hosts.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts {
+    list: HashMap<Gid, Host>,
+}
+
+#[derive(Debug, Default)]
+struct Host {
+    word: Option<PeerWord>,
+    /// Slots of its processes that queue pairs of ours are connected to.
+    slots: Vec<u16>,
+}
+
+impl Host {
+    /// Receive buffer of each of its processes.
+    fn buffer_bytes(&self) -> Option<u32> {
+        let word = self.word.filter(|word| word.receive_buffer != 0);
+        word.map(|word| word.receive_buffer)
+    }
+}
+
+impl Hosts {
+    /// A queue pair connects to a process there. The size of its receive buffer, if it is known and
+    /// was not told before.
+    pub(crate) fn joined(&mut self, to: Gid, slot: u16) -> Option<u32> {
+        let host = self.host(to)?;
+        if host.slots.contains(&slot) {
+            return None;
+        }
+        host.slots.push(slot);
+        host.buffer_bytes()
+    }
+
+    /// The daemon has heard of a host. The slots whose receive buffers it tells of, and their size.
+    pub(crate) fn heard(&mut self, news: &PeerNews) -> (&[u16], Option<u32>) {
+        let Some(host) = self.host(news.remote()) else {
+            return (&[], None);
+        };
+        host.word = news.word;
+        (&host.slots, host.buffer_bytes())
+    }
+
+    fn host(&mut self, gid: Gid) -> Option<&mut Host> {
+        if self.list.len() >= HOSTS_MAX && !self.list.contains_key(&gid) {
+            return None;
+        }
+        Some(self.list.entry(gid).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 use rocebud_ctl::cm::{CmAnswer, CmRequest};
 use rocebud_ctl::fds;
 use rocebud_ctl::page::Fact;
-use rocebud_ctl::{Client, CtlError, DeviceInfo, DeviceList, ErrorKind, Notice};
+use rocebud_ctl::{Client, CtlError, DeviceInfo, DeviceList, ErrorKind, Notice, PeerNews};
 use rocebud_objects::{AttrMask, Counter, Errno, Instant, Misuse, Path, PdId, QpAttr, QpState};
 
 use crate::context::{ContextShared, Element, QpShared};
@@ -340,10 +340,17 @@ impl Runtime {
         for notice in self.client.poll_notices() {
             match notice {
                 Notice::Devices(devices) => self.on_devices(devices),
-                Notice::Peer(_) => {}
+                Notice::Peer(news) => self.on_peer(&news),
                 Notice::Closed => self.die(),
             }
         }
+    }
+
+    /// A host that was named has said something.
+    fn on_peer(&self, news: &PeerNews) {
+        let mut core = lock(&self.core);
+        core.heard(news);
+        self.kick(&mut core);
     }
 
     fn on_devices(&self, devices: DeviceList) {

@@ -85,7 +85,7 @@ pub(crate) struct Tx {
     staging: PageBuf,
     used: usize,
     batches: Vec<Batch>,
-    windows: Windows,
+    pub(crate) windows: Windows,
 }
 
 impl Tx {

@@ -3,6 +3,8 @@
 //! The buffer that overflows is the peer's, its size is not on the wire, and the engine starts
 //! from what an unprivileged socket has by default. A peer that loses nothing is trusted with
 //! more, step by step; one that loses something gets less at once, but never less than the start.
+//! A peer whose host says how large its buffers are gets what they take from the first packet, and
+//! never more.
 //!
 //! The same holds for READs, with the requests' answers in flight towards us: what overflows is a queue on the
 //! peer's side (or a switch) that nobody told us of. Answers that have to be asked for again halve what may be asked
@@ -20,6 +22,10 @@ use rocebud_wire::Gid;
 /// Most bytes in flight towards one process: about 128 full packets, beyond which throughput did
 /// not grow.
 const WINDOW_MAX: u32 = 640 * 1024;
+
+/// A known buffer is filled up to this part of it: the kernel charges a packet's memory, which may be
+/// twice its bytes.
+const BUFFER_PARTS: u32 = 2;
 
 /// Windows sent without a loss before the next step up.
 const CLEAN_WINDOWS: u64 = 8;
@@ -89,6 +95,8 @@ impl Reads {
 struct Peer {
     key: Key,
     window: u32,
+    /// More is not tried.
+    most: u32,
     /// Bytes since the last loss or step up.
     clean: u64,
     /// Bytes since the last loss.
@@ -121,7 +129,7 @@ impl Windows {
         if run.lost {
             if now_ns.saturating_sub(peer.lost_ns) > ONE_LOSS_NS {
                 peer.lost_ns = now_ns;
-                peer.window = (peer.window / 2).max(start);
+                peer.window = (peer.window / 2).max(start.min(peer.most));
                 let soon = peer.unharmed < u64::from(start);
                 peer.in_a_row = if soon { peer.in_a_row + 1 } else { 0 };
             }
@@ -132,7 +140,7 @@ impl Windows {
             peer.clean += run.bytes;
             if peer.clean > u64::from(peer.window) * CLEAN_WINDOWS {
                 peer.clean = 0;
-                peer.window = (peer.window + peer.window / 2).min(WINDOW_MAX.max(start));
+                peer.window = (peer.window + peer.window / 2).min(peer.most);
             }
         }
         if peer.window != before {
@@ -154,19 +162,46 @@ impl Windows {
                 None if self.peers.len() >= PEERS_MAX => return None,
                 None => {
                     self.places.insert(key, self.peers.len());
-                    self.peers.push(Peer {
-                        key,
-                        window: start,
-                        clean: 0,
-                        unharmed: 0,
-                        lost_ns: 0,
-                        in_a_row: 0,
-                    });
+                    self.peers.push(Peer::new(key, start));
                     self.peers.len() - 1
                 }
             };
         }
         self.peers.get_mut(self.last)
+    }
+
+    /// The host of a peer says how large the receive buffers of its processes are, or no longer.
+    pub(crate) fn tell(&mut self, node: &mut Node, key: Key, buffer_bytes: Option<u32>) {
+        let start = node.config().peer_window_bytes;
+        let Some(peer) = self.peer(key, start) else {
+            return;
+        };
+        let Some(bytes) = buffer_bytes else {
+            peer.most = WINDOW_MAX.max(start);
+            return;
+        };
+        peer.most = (bytes / BUFFER_PARTS).min(WINDOW_MAX);
+        // What was lost before may have been lost on the way, of which its host knows nothing.
+        peer.window = if peer.lost_ns == 0 {
+            peer.most
+        } else {
+            peer.window.min(peer.most)
+        };
+        node.set_peer_window(key.0, key.1, peer.window);
+    }
+}
+
+impl Peer {
+    fn new(key: Key, start: u32) -> Self {
+        Self {
+            key,
+            window: start,
+            most: WINDOW_MAX.max(start),
+            clean: 0,
+            unharmed: 0,
+            lost_ns: 0,
+            in_a_row: 0,
+        }
     }
 }
 
@@ -248,6 +283,41 @@ mod tests {
             windows.sent(&mut node, &run(1000, true), ONE_LOSS_NS * n * 2);
         }
         assert_eq!(window(&windows), start);
+    }
+
+    #[test]
+    fn a_known_buffer_is_filled_from_the_start_and_never_overfilled() {
+        let mut node = Node::new(NodeConfig::default());
+        let start = node.config().peer_window_bytes;
+        let key = run(0, false).key;
+        for (buffer, most) in [
+            (134_217_728, WINDOW_MAX),
+            (212_992, start),
+            (65_536, 32_768),
+        ] {
+            let mut windows = Windows::default();
+            windows.tell(&mut node, key, Some(buffer));
+            assert_eq!(window(&windows), most);
+            for _ in 0..100 {
+                windows.sent(&mut node, &run(1_000_000, false), 1);
+            }
+            assert_eq!(window(&windows), most);
+            for n in 1..10 {
+                windows.sent(&mut node, &run(1000, true), ONE_LOSS_NS * n * 2);
+            }
+            assert_eq!(window(&windows), most.min(start), "the way may lose, too");
+            windows.tell(&mut node, key, Some(buffer));
+            assert_eq!(
+                window(&windows),
+                most.min(start),
+                "said again, nothing is new"
+            );
+            windows.tell(&mut node, key, None);
+            for _ in 0..100 {
+                windows.sent(&mut node, &run(1_000_000, false), 1);
+            }
+            assert_eq!(window(&windows), WINDOW_MAX, "learnt again");
+        }
     }
 
     #[test]

@@ -134,6 +134,9 @@ impl Runtime {
             && let Some(record) = self.shared.pages.qp_record(qp.qpn)
         {
             record.set_identity(&identity(&init, path.map(|p| (p, attr.dest_qp_num))));
+            if let Some(path) = path.filter(|_| init.qp_type.is_reliable()) {
+                core.joined(path.dgid, attr.dest_qp_num.slot());
+            }
         }
         self.kick(&mut core);
         Ok(())
