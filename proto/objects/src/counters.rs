@@ -109,4 +109,7 @@ counters! {
     DropForward = "drop_forward",
     /// Congestion notification packets sent.
     NpCnpSent = "np_cnp_sent",
+    /// ICRC fits an IPv4 identification only that the sender's host says it never uses. Where the path
+    /// spoils packets the packet was dropped, too.
+    IdBeyondBound = "id_beyond_bound",
 }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use rocebud_ctl::forward::{self, Outbox};
-use rocebud_ctl::{PageSet, PeerNews, SlotGrant};
+use rocebud_ctl::{Herald, PageSet, PeerNews, SlotGrant};
 use rocebud_engine::{Node, NodeConfig};
 use rocebud_nic::udp::{SlotSockets, UdpLink};
 use rocebud_nic::{PacketIo, RxFrame};
@@ -75,7 +75,9 @@ pub(crate) struct Core {
     pub(crate) raw: Raw,
     /// Room at processes of this host.
     pub(crate) flow: Flow,
-    hosts: Hosts,
+    pub(crate) hosts: Hosts,
+    /// To the daemon.
+    pub(crate) herald: Option<Herald>,
     forwards: Vec<OwnedFd>,
     forward_buf: Vec<u8>,
     /// Frames of other processes on their way to the daemon.
@@ -119,6 +121,7 @@ impl Core {
             raw: Raw::default(),
             flow: Flow::default(),
             hosts: Hosts::default(),
+            herald: None,
             forwards: Vec::new(),
             forward_buf: Vec::new(),
             outbox: Outbox::default(),
@@ -165,7 +168,7 @@ impl Core {
 
     /// The daemon has heard of a host.
     pub(crate) fn heard(&mut self, news: &PeerNews) {
-        let (slots, buffer) = self.hosts.heard(news);
+        let (slots, buffer) = self.hosts.heard(news, now().0);
         for slot in slots {
             let windows = &mut self.tx.windows;
             windows.tell(&mut self.node, (news.remote(), *slot), buffer);
@@ -347,6 +350,7 @@ impl Core {
             node: &mut self.node,
             hooks: &mut self.hooks,
             qpns: &self.qpns,
+            hosts: &mut self.hosts,
             outbox: Some(&mut self.outbox),
         };
         self.dir.gather();
@@ -361,6 +365,11 @@ impl Core {
             world.flow.dry(world.now.0);
         }
         let due = self.losses_due_ns <= world.now.0;
+        if self.hosts.has_doubts()
+            && let Some(herald) = &self.herald
+        {
+            self.hosts.tell_doubts(herald);
+        }
         if !self.outbox.is_empty() {
             self.hand_on(shared);
         }
@@ -437,6 +446,7 @@ impl Core {
             node: &mut self.node,
             hooks: &mut self.hooks,
             qpns: &self.qpns,
+            hosts: &mut self.hosts,
             outbox: None,
         };
         let mut received = 0;

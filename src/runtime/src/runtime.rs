@@ -135,6 +135,7 @@ impl Runtime {
         let mut core = Core::new();
         core.flow.begin(ledger);
         core.flow.set_devices(&devices.devices);
+        core.herald = Some(client.herald());
         let progress = Progress::new().map_err(os("making an event descriptor"))?;
         let runtime = Arc::new(Self {
             generation,

@@ -6,10 +6,12 @@ use rocebud_ctl::page::QpCount;
 use rocebud_engine::{Node, RxMeta};
 use rocebud_nic::RxFrame;
 use rocebud_objects::Counter;
-use rocebud_wire::{Gid, Packet, ParseError, Qpn, icrc};
+use rocebud_wire::icrc::{self, RecoveredId};
+use rocebud_wire::{Gid, Packet, ParseError, Qpn};
 
 use crate::env::World;
 use crate::hooks::{Direction, Hooks, Verdict};
+use crate::hosts::{Fit, Hosts};
 use crate::qpn::QpnPool;
 
 /// What receiving needs besides the world.
@@ -17,6 +19,7 @@ pub(crate) struct Rx<'a> {
     pub(crate) node: &'a mut Node,
     pub(crate) hooks: &'a mut Hooks,
     pub(crate) qpns: &'a QpnPool,
+    pub(crate) hosts: &'a mut Hosts,
     /// To the daemon, for frames of other processes; not there for frames that it gave us.
     pub(crate) outbox: Option<&'a mut Outbox>,
 }
@@ -41,9 +44,15 @@ impl Rx<'_> {
             .received(qpn, frame.data.len(), frame.seg_index != 0);
         let ends = (frame.src.ip(), frame.dst);
         let sealed = icrc::verify_udp(ends, frame.src.port(), frame.seg_index, frame.data);
-        let Some(icrc::RecoveredId { id, flags_frag }) = sealed else {
+        let Some(found) = sealed else {
+            self.hosts.spoiled(frame.src.ip(), world.now.0);
             return world.add(Counter::DropIcrc, 1);
         };
+        let RecoveredId { id, flags_frag } = found;
+        let expected = id == frame.seg_index && flags_frag == icrc::DF;
+        if !expected && frame.dst.is_ipv4() && !self.may_be(frame, &found, world) {
+            return world.add(Counter::DropIcrc, 1);
+        }
         if self.hooks.packet(Direction::Rx, frame.data) == Verdict::Drop {
             return world.add(Counter::DropFault, 1);
         }
@@ -60,6 +69,15 @@ impl Rx<'_> {
         };
         let now = world.now;
         self.node.on_frame(now, &meta, &packet, world);
+    }
+
+    /// A packet has another identification than expected, as those of the standard do. May it?
+    fn may_be(&mut self, frame: &RxFrame<'_>, found: &RecoveredId, world: &World<'_>) -> bool {
+        let fit = self.hosts.fits(frame, found, world.now.0);
+        if fit != Fit::Good {
+            world.add(Counter::IdBeyondBound, 1);
+        }
+        fit != Fit::Spoiled
     }
 
     /// Steering looks at the first segment of a merged batch only; others may be somebody else's.

@@ -79,8 +79,8 @@ fn count_messages(host: &Host) -> Outcome {
     for words in [
         "add table inet seen",
         "add chain inet seen arriving { type filter hook input priority -1; }",
-        // destination queue pair 1
-        "add rule inet seen arriving udp dport 4791 @th,104,24 0x000001 counter",
+        // destination queue pair 1, and the class of communication management
+        "add rule inet seen arriving udp dport 4791 @th,104,24 0x000001 @th,232,8 0x07 counter",
     ] {
         host.plain("nft", &[words]).run()?.succeeded()?;
     }
