@@ -31,6 +31,8 @@ def main():
             sent += 1
             if sent % 50 == 0:
                 time.sleep(0.005)  # no faster than a default socket buffer is drained
+        if args.spoiled:
+            time.sleep(0.05)  # one that fits is rare
     print("sent", sent)
 
 

@@ -183,8 +183,9 @@ fn spoiled() -> Outcome {
     let wire = Wire::new(1500)?;
     let [mut server, _client] = live(&wire, "ibv_ud_pingpong", PINGPONG_PORT)?;
     let found = knows(&wire.a, &wire.b, is_ours)?;
-    let judged = spoil(&wire, &mut server, 100, 100)?;
-    ensure(judged.slipped <= 20 && judged.beyond == 100, || {
+    // While the host is asked again, as it is once a second here, the standard's rule holds.
+    let judged = spoil(&wire, &mut server, 60, 100)?;
+    ensure(judged.slipped <= 30 && judged.beyond == 60, || {
         format!("{found:?}: {judged:?}")
     })?;
     let deaf = Wire::new(1500)?;
@@ -193,8 +194,8 @@ fn spoiled() -> Outcome {
     }
     let [mut server, _client] = live(&deaf, "ibv_ud_pingpong", PINGPONG_PORT)?;
     knows(&deaf.a, &deaf.b, |peer| !peer.asked)?;
-    let judged = spoil(&deaf, &mut server, 100, 100)?;
-    ensure(judged.slipped == 100 && judged.beyond == 0, || {
+    let judged = spoil(&deaf, &mut server, 60, 100)?;
+    ensure(judged.slipped == 60 && judged.beyond == 0, || {
         format!("nothing is known of the sender: {judged:?}")
     })
 }
