@@ -30,6 +30,14 @@ pub const ANSWERS_MAX: usize = 4096;
 /// The code in an MRA for a request that finds the backlog full: come again in half a second.
 pub const BUSY_CODE: u8 = 17;
 
+/// Requests that are told in one go to come again; beyond it they are dropped, and counted. An MRA costs ten times
+/// what it costs to read the request, so a flood must not be answered as fast as it comes. Room for a program
+/// that connects thousands of times at once.
+pub const PUT_OFFS_MAX: u64 = 4096;
+
+/// How many more a second. A peer that got no answer comes again by itself, five times within eight seconds.
+pub const PUT_OFFS_A_SECOND: u64 = 2048;
+
 /// How often a peer may ask for patience about one message, and for how long in all: 64 times
 /// half a second for a busy listener, 20 minutes for an application that thinks.
 pub const MRAS_MAX: u8 = 64;

@@ -2,10 +2,14 @@
 
 mod common;
 
+use std::ops::RangeInclusive;
+
 use common::world::{MS, World, address, request};
 use common::{Dice, ends};
 use rocebud_cm::ip::{self, IpCm, PortSpace};
-use rocebud_cm::limits::{ANSWERS_MAX, BACKLOG_DEFAULT, BACKLOG_RESERVE, HALF_OPEN_MAX};
+use rocebud_cm::limits::{
+    ANSWERS_MAX, BACKLOG_DEFAULT, BACKLOG_RESERVE, HALF_OPEN_MAX, PUT_OFFS_A_SECOND, PUT_OFFS_MAX,
+};
 use rocebud_cm::msg::{Drep, Dreq, Mra, Rej, Req, Rtu};
 use rocebud_cm::{Accept, Event, MAD_LEN, Message, State};
 use rocebud_wire::{Gid, Qpn};
@@ -87,11 +91,11 @@ fn request_of(from: usize, to: usize, src: Gid, qpn: Qpn, id: u32) -> Req {
     req
 }
 
-/// So many different REQs from a host to host 1.
-fn flood(world: &mut World, from: usize, count: u32) {
+/// REQs of these numbers from a host to host 1.
+fn flood(world: &mut World, from: usize, numbers: RangeInclusive<u32>) {
     let req = request_of(from, 1, address(from), Qpn::new(2), 1);
     let mut mad = Message::from(req).emit(1, 0);
-    for n in 1..=count {
+    for n in numbers {
         mad[24..28].copy_from_slice(&n.to_be_bytes());
         mad[56..59].copy_from_slice(&n.to_be_bytes()[1..]);
         let at = ends(address(1), address(from));
@@ -176,7 +180,7 @@ fn a_flood_of_requests_shuts_nobody_out() {
     let mut world = World::new(5, 3);
     world.listen(1);
     let (mine, theirs, ..) = world.connected(0, 1);
-    flood(&mut world, 2, 100_000);
+    flood(&mut world, 2, 1..=100_000);
     let kept = BACKLOG_DEFAULT - BACKLOG_RESERVE;
     assert_eq!(world.hosts[1].connections(), kept as usize + 1);
     let dropped = world.hosts[1].counters().backlog_full;
@@ -192,6 +196,33 @@ fn a_flood_of_requests_shuts_nobody_out() {
     assert!(matches!(&events[..], [(0, Event::Reply(r))] if r.conn == new));
     let both = [(0, mine), (1, theirs)].map(|(h, c)| world.hosts[h].state(c));
     assert_eq!(both, [Some(State::Established); 2]);
+}
+
+/// Who floods is not answered as fast as it asks, but for a burst, and so much a second.
+#[test]
+fn a_flood_of_requests_is_answered_at_a_bounded_rate() {
+    let mut world = World::new(8, 3);
+    world.listen(1);
+    let mut next = 1;
+    let mut answers = |world: &mut World| {
+        let mut n = 0;
+        for _ in 0..100 {
+            flood(world, 2, next..=next + 999);
+            next += 1_000;
+            while world.hosts[1].poll_transmit().is_some() {
+                n += 1;
+            }
+        }
+        n
+    };
+    assert_eq!(answers(&mut world), PUT_OFFS_MAX);
+    world.now = world.now + 1_000 * MS;
+    assert_eq!(answers(&mut world), PUT_OFFS_A_SECOND);
+    let counters = world.hosts[1].counters();
+    let told = PUT_OFFS_MAX + PUT_OFFS_A_SECOND;
+    assert_eq!(counters.answers_dropped, counters.backlog_full - told);
+    world.now = world.now + 3_600_000 * MS;
+    assert_eq!(answers(&mut world), PUT_OFFS_MAX);
 }
 
 /// An application that accepts whatever comes has no more than so many of one peer half open.
@@ -227,7 +258,7 @@ fn a_peer_that_is_never_ready_fills_its_own_share_only() {
 #[test]
 fn a_flood_of_requests_for_nothing_does_not_pile_up_answers() {
     let mut world = World::new(7, 2);
-    flood(&mut world, 0, 100_000);
+    flood(&mut world, 0, 1..=100_000);
     let mut answers = 0;
     while world.hosts[1].poll_transmit().is_some() {
         answers += 1;

@@ -9,7 +9,7 @@ use rocebud_peer::program::{Running, Spec};
 use rocebud_peer::runner::{Case, Need};
 use rocebud_peer::status::{Status, wait_listening};
 use rocebud_peer::tree::{c_program, script};
-use rocebud_peer::{Failure, Outcome, ensure};
+use rocebud_peer::{Failure, Outcome, ensure, wrong};
 
 use crate::connections::{calls, serve, served};
 use crate::places::Series;
@@ -36,6 +36,7 @@ pub(crate) fn cases() -> Vec<Case> {
             comes_again,
         ),
         Case::new("connection_messages_that_lie", &calls, bad_messages),
+        Case::new("flood_of_connection_requests", &calls, flood),
     ]
 }
 
@@ -165,4 +166,69 @@ fn bad_messages() -> Outcome {
     }
     series.note("others", attacked.end(1));
     series.end()
+}
+
+/// Kilobytes that the daemon of a host occupies.
+fn daemon_kb(host: &Host) -> Result<u64, Failure> {
+    let pid = Status::of(host)?.daemon_pid();
+    let said = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = said.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    let kb = line.and_then(|l| l.split_whitespace().next()?.parse().ok());
+    kb.map_or_else(|| wrong(format!("no VmRSS in:\n{said}")), Ok)
+}
+
+/// 100,000 requests of one peer at a program that reads none, twice: they are put off or dropped, and counted,
+/// others are served meanwhile, and nothing grows.
+fn flood() -> Outcome {
+    /// What a daemon's heap may differ by; a word kept of each request would be more.
+    const KB_MAX: u64 = 8 << 10;
+    let attacked = Attacked::new()?;
+    let (host, path) = (&attacked.wire.a, calls()?);
+    let deaf = ["sit", "unread", "0.0.0.0", "7600"];
+    let mut deaf = host.rocebud(&path, &deaf).limit(160).start()?;
+    deaf.wait_for("listening")?;
+    let rounds = flooded(&attacked, &path)?;
+    // buffers have been used by now
+    let kb = daemon_kb(host)?;
+    let rounds = rounds + flooded(&attacked, &path)?;
+    let grown = daemon_kb(host)?.saturating_sub(kb);
+    ensure(grown < KB_MAX, || format!("the daemon grew by {grown} KiB"))?;
+    attacked.end(5 * rounds)
+}
+
+/// One flood; how often others were served meanwhile.
+fn flooded(attacked: &Attacked, path: &str) -> Result<u32, Failure> {
+    const REQUESTS: u64 = 100_000;
+    /// The backlog of the program that never reads.
+    const KEPT: u64 = 4;
+    let host = &attacked.wire.a;
+    let before = Status::of(host)?;
+    let args = ["--port", "7500", "--deaf", "7600", "flood"];
+    let mut running = attacked.script("mads.py", &args).start()?;
+    let mut rounds = 0;
+    while running.alive() || rounds == 0 {
+        let call = ["call", host.v4.as_str(), "7500", "5"];
+        let said = host.rocebud(path, &call).limit(60).run()?.succeeded()?;
+        let longest = said.lines().find_map(|l| l.strip_prefix("longest "));
+        let longest = longest.and_then(|l| l.strip_suffix(" ms")?.parse::<u32>().ok());
+        // of all waits for an event; a request is given up after eight seconds
+        ensure(longest.is_some_and(|ms| ms < 7_000), || said.clone())?;
+        rounds += 1;
+    }
+    let said = running.finish()?.succeeded()?;
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let now = Status::of(host)?;
+        let rose = |name: &str| now.counter(name) - before.counter(name);
+        // what the socket had no room for was counted, too
+        let counted = rose("backlog_full") + rose("socket_overflow");
+        let (_, connections) = now.connections();
+        if counted + KEPT >= REQUESTS && connections < 100 {
+            return Ok(rounds);
+        }
+        ensure(Instant::now() < end, || {
+            format!("{counted} are counted, {connections} connections kept:\n{said}")
+        })?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

@@ -16,7 +16,7 @@ use rocebud_objects::Instant;
 
 use conn::{Conn, Given};
 use listeners::Listeners;
-use out::Out;
+use out::{Out, PutOffs};
 
 pub use out::Counters;
 
@@ -51,6 +51,7 @@ pub struct Manager {
     listeners: Listeners,
     /// Passive connections that their peers are not ready for yet.
     half_open: BTreeMap<Peer, u32>,
+    put_offs: PutOffs,
     out: Out,
 }
 
@@ -76,6 +77,7 @@ impl Manager {
             by_qpn: BTreeMap::new(),
             questions: BTreeMap::new(),
             deadlines: BTreeSet::new(),
+            put_offs: PutOffs::new(),
             resting: BTreeSet::new(),
             listeners: Listeners::default(),
             half_open: BTreeMap::new(),

@@ -3,8 +3,10 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
+use rocebud_objects::Instant;
+
 use crate::bits::{Field, at};
-use crate::limits::ANSWERS_MAX;
+use crate::limits::{ANSWERS_MAX, PUT_OFFS_A_SECOND, PUT_OFFS_MAX};
 use crate::mad::MAD_LEN;
 use crate::msg::Message;
 use crate::types::{Event, Path, Transmit};
@@ -59,6 +61,37 @@ counters! {
     stale;
     /// Answers dropped because too many waited to be sent.
     answers_dropped;
+}
+
+/// How many requests may still be told to come again.
+#[derive(Debug)]
+pub(crate) struct PutOffs {
+    left: u64,
+    since: Instant,
+}
+
+impl PutOffs {
+    pub(crate) const fn new() -> Self {
+        Self {
+            left: PUT_OFFS_MAX,
+            since: Instant(0),
+        }
+    }
+
+    /// One more, if it may be.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        const SECOND: u64 = 1_000_000_000;
+        // Longer ago it would be no more than the most.
+        let elapsed = now.0.saturating_sub(self.since.0).min(4 * SECOND);
+        let fresh = elapsed * PUT_OFFS_A_SECOND / SECOND;
+        if fresh > 0 {
+            self.left = PUT_OFFS_MAX.min(self.left + fresh);
+            self.since = now;
+        }
+        let may = self.left > 0;
+        self.left -= u64::from(may);
+        may
+    }
 }
 
 /// Everything that goes out of the manager.

@@ -151,7 +151,7 @@ impl Manager {
                 let rej = rej(0, req.local_id, 0, reason, &ari, &[]);
                 return self.out.answer(from.path(), rej.emit(from.tid, 0));
             }
-            Err(None) => return self.put_off(from, req),
+            Err(None) => return self.put_off(now, from, req),
         };
         let id = self.free_id();
         let mut path = make::way_back(from.ends, &req.primary);
@@ -167,7 +167,11 @@ impl Manager {
     }
 
     /// Asks a peer to come again, without keeping anything. (Linux is silent, and so looks dead.)
-    fn put_off(&mut self, from: From, req: &Req) {
+    fn put_off(&mut self, now: Instant, from: From, req: &Req) {
+        if !self.put_offs.take(now) {
+            self.out.counters.answers_dropped += 1;
+            return;
+        }
         let mra = Message::from(Mra {
             remote_id: req.local_id,
             service_timeout: BUSY_CODE,
