@@ -43,7 +43,11 @@ pub(crate) fn cases() -> Vec<Case> {
         (
             "identifiers_and_events",
             with(&[Need::Compiler, header]),
-            || identifiers(&["ece", "paths", "orders", "backlog", "threads", "forks"]),
+            || {
+                identifiers(&[
+                    "ece", "paths", "families", "names", "orders", "backlog", "threads", "forks",
+                ])
+            },
         ),
         (
             "c033_rdma_cm_over_bridge",

@@ -1,21 +1,66 @@
 //! Socket addresses, in and out.
 
+use core::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rocebud_objects::{Errno, Misuse};
 use rocebud_verbs::cm::CmAddr;
 
 use super::super::boundary::{NULL, Outcome};
-use super::types::sockaddr_storage;
+use super::types::{PS_IPOIB, sockaddr_storage};
 
 const FAMILY: Misuse = Misuse::new(Errno::EINVAL, "only IPv4 and IPv6 addresses");
 
-/// Addresses of InfiniBand ports, which no RoCE device has: the kernel's answer, too.
-const AF_IB: i32 = 27;
+/// Addresses of InfiniBand ports. Where the kernel refuses them for its RoCE devices, so do we, with its
+/// errnos ([`refuse_ib`]). It takes their wildcard, and any address whose P_Key fits; no RoCE peer can be named
+/// by these, so they are refused too.
+pub(super) const AF_IB: i32 = 27;
 const NO_IB: Misuse = Misuse::new(
     Errno::ENODEV,
     "AF_IB addresses are for InfiniBand ports: give the IP address",
 );
+
+const MIXED: Misuse = Misuse::new(
+    Errno::EINVAL,
+    "source and destination are addresses of two families",
+);
+const NO_IB_PORTS: Misuse = Misuse::new(
+    Errno(libc::EPROTONOSUPPORT),
+    "RDMA_PS_IPOIB has no AF_IB addresses",
+);
+
+/// An AF_IB address; whether it is the wildcard.
+fn ib(address: *const u8) -> Option<bool> {
+    /// `sib_addr` of `struct sockaddr_ib`
+    const AT: usize = 8;
+    if address.is_null() || family(address) != AF_IB {
+        return None;
+    }
+    // SAFETY: the caller's address of this family, in which the GID is there.
+    let gid = unsafe { address.wrapping_add(AT).cast::<[u8; 16]>().read_unaligned() };
+    Some(gid == [0; 16])
+}
+
+fn family(address: *const u8) -> i32 {
+    // SAFETY: every socket address begins with its family; not NULL, as the callers have looked.
+    i32::from(unsafe { address.cast::<u16>().read_unaligned() })
+}
+
+/// What the kernel says of AF_IB addresses besides ENODEV, before it looks for a device. `destination` is
+/// NULL where only an address to bind to is given.
+pub(super) fn refuse_ib(ps: c_int, source: *const u8, destination: *const u8) -> Outcome<()> {
+    let wildcard = match (ib(source), ib(destination)) {
+        (None, None) => return Ok(()),
+        (None, Some(_)) if !source.is_null() => return Err(MIXED),
+        (None, Some(_)) => true, // bound to the wildcard of the destination's family
+        (Some(wildcard), _) => wildcard,
+    };
+    match (ps, wildcard, ib(destination)) {
+        (PS_IPOIB, true, _) => Err(NO_IB_PORTS),
+        (_, true, None) if !destination.is_null() => Err(MIXED),
+        _ => Ok(()),
+    }
+}
 
 /// Bytes of an address of this family; 0 for families that RoCE has no use for.
 pub(super) fn length_of(family: i32) -> usize {
@@ -31,10 +76,9 @@ pub(super) fn read(address: *const u8) -> Outcome<sockaddr_storage> {
     if address.is_null() {
         return Err(NULL);
     }
-    // SAFETY: every socket address begins with its family.
-    let family = unsafe { address.cast::<u16>().read_unaligned() };
-    let length = length_of(i32::from(family));
-    if i32::from(family) == AF_IB {
+    let family = family(address);
+    let length = length_of(family);
+    if family == AF_IB {
         return Err(NO_IB);
     }
     if length == 0 {

@@ -8,6 +8,7 @@ use rocebud_verbs::cm::CmRequest;
 
 use super::super::boundary::{Arg, MinusOne, NULL, Outcome, Silent, enter, guard, set_errno};
 use super::super::types::Plain;
+use super::address::AF_IB;
 use super::event::complete;
 use super::id::{AddrInfo, Id, Resolved};
 use super::types::{
@@ -62,7 +63,11 @@ fn hints_of(hints: &rdma_addrinfo) -> libc::addrinfo {
     if hints.ai_flags & NUMERICHOST != 0 {
         out.ai_flags |= libc::AI_NUMERICHOST;
     }
-    out.ai_family = hints.ai_family;
+    // The resolver knows no AF_IB: whoever wants that gets what there is, as upstream.
+    out.ai_family = match hints.ai_family {
+        AF_IB => libc::AF_UNSPEC,
+        other => other,
+    };
     out.ai_socktype = match hints.ai_qp_type.cast_unsigned() {
         RC | UC | XRC_SEND | XRC_RECV => libc::SOCK_STREAM,
         UD => libc::SOCK_DGRAM,

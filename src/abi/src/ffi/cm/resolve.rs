@@ -27,6 +27,7 @@ impl Id {
     }
 
     pub(super) fn bind(&self, to: *const u8) -> Outcome<()> {
+        address::refuse_ib(self.ps(), to, core::ptr::null())?;
         let (id, address) = (self.number, address::parse(to)?);
         self.bound(CmRequest::Bind { id, address })
     }
@@ -37,6 +38,7 @@ impl Id {
         destination: *const u8,
         timeout_ms: c_int,
     ) -> Outcome<()> {
+        address::refuse_ib(self.ps(), source, destination)?;
         let source = match source.is_null() {
             true => None,
             false => Some(address::parse(source)?),
