@@ -78,8 +78,8 @@ class Sender:
         self.raw.sendto(ip + body, (self.dst, 0))
 
     def receive(self, timeout=0.5):
-        """The next UDP payload that comes back, or None. What is for the general services (queue pair 1)
-        is none: the other host asks there who we are, and gets no answer."""
+        """The next UDP payload that comes back, or None. Of what is for the general services (queue pair 1)
+        only connection management is one: the other host asks there who we are, and gets no answer."""
         end = time.monotonic() + timeout
         while True:
             self.udp.settimeout(max(0.0001, end - time.monotonic()))
@@ -87,7 +87,7 @@ class Sender:
                 packet = self.udp.recv(65536)
             except (socket.timeout, BlockingIOError):
                 return None
-            if packet[5:8] != b"\0\0\1":
+            if packet[5:8] != b"\0\0\1" or packet[21] == 7:
                 return packet
 
 
