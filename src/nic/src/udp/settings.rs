@@ -1,7 +1,7 @@
 //! What a send socket says of every packet, so that messages need not.
 //!
-//! Hop limit, traffic class and segment size travel with a message (as control messages) or stand
-//! as options of the socket. A message costs the kernel about a twentieth of its way for them, an
+//! Hop limit and traffic class travel with a message (as control messages) or stand as options of
+//! the socket. A message costs the kernel about a twentieth of its way for them, an
 //! option a system call once: so what a flow keeps asking for becomes an option.
 
 use crate::TxBatch;
@@ -64,17 +64,13 @@ impl SendSocket {
         if batch.dst.is_multicast() {
             return;
         }
-        let segmented = batch.segments() > 1;
-        let mut asks = Settings {
+        // The segment size stays with the messages: where a device cannot checksum, kernels refuse whatever
+        // leaves a socket that has one, also what is too short to be cut.
+        let asks = Settings {
             hop_limit: batch.hop_limit,
             traffic_class: batch.traffic_class,
-            segment: self.asked.segment,
+            segment: 0,
         };
-        if segmented {
-            asks.segment = batch.segment;
-        } else if batch.data.len() > usize::from(asks.segment) {
-            asks.segment = 0;
-        }
         // No message can ask for the system's own hop limit.
         if asks.hop_limit == 0 && self.now.hop_limit != 0 {
             self.set(Settings::default());
