@@ -62,6 +62,12 @@ impl DeviceInfo {
     pub fn gid(&self, index: usize) -> Option<GidEntry> {
         self.gids.get(index).copied().flatten()
     }
+
+    /// It has this address.
+    #[must_use]
+    pub fn has_gid(&self, gid: Gid) -> bool {
+        self.gids.iter().flatten().any(|entry| entry.gid() == gid)
+    }
 }
 
 /// All devices at one moment.

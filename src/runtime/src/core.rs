@@ -239,7 +239,7 @@ impl Core {
             node.on_timeout(at, &mut world);
         }
         self.posts = 0;
-        let sent = self.transmit_at(shared, at) + self.retry_raw(shared);
+        let sent = self.transmit_at(shared, || at) + self.retry_raw(shared);
         Turn { received, sent }
     }
 
@@ -298,21 +298,14 @@ impl Core {
 
     /// Sends what the engine has, a bounded amount.
     pub(crate) fn transmit(&mut self, shared: &Shared) -> usize {
-        if !self.may_transmit() {
-            return 0;
-        }
-        self.transmit_at(shared, now())
+        self.transmit_at(shared, now)
     }
 
-    #[inline]
-    fn may_transmit(&mut self) -> bool {
+    /// As [`Core::transmit`], for callers that have read the clock with the lock held: `now` gives
+    /// what they read.
+    pub(crate) fn transmit_at(&mut self, shared: &Shared, now: impl FnOnce() -> Instant) -> usize {
         self.node.retry_held();
-        self.node.wants_transmit() || self.tx.is_stuck()
-    }
-
-    /// As [`Core::transmit`], for callers that have read the clock with the lock held.
-    pub(crate) fn transmit_at(&mut self, shared: &Shared, now: Instant) -> usize {
-        if !self.may_transmit() {
+        if !self.node.wants_transmit() && !self.tx.is_stuck() {
             return 0;
         }
         let mut world = World {
@@ -320,7 +313,7 @@ impl Core {
             pages: &shared.pages,
             dir: &self.dir,
             flow: &mut self.flow,
-            now,
+            now: now(),
             guard: None,
         };
         match &mut self.link {

@@ -58,8 +58,7 @@ impl Named {
         if hosts.contains(&path.dgid) || hosts.len() >= HOSTS_MAX || path.dgid.is_multicast() {
             return;
         }
-        let mut own = devices.iter().flat_map(|d| d.gids.iter().flatten());
-        if own.any(|entry| entry.gid() == path.dgid) {
+        if devices.iter().any(|device| device.has_gid(path.dgid)) {
             return;
         }
         let hint = PeerHint {

@@ -155,7 +155,7 @@ impl Progress {
     #[inline]
     pub(crate) fn polled_in_vain(&self, now_ns: u64, armed: bool) -> bool {
         if self.outside.load(Ordering::Relaxed) != armed {
-            self.goes_outside(armed);
+            self.goes_outside(armed, now_ns);
         }
         let last = self.last_call_ns.load(Ordering::Relaxed);
         self.last_call_ns.store(now_ns, Ordering::Relaxed);
@@ -169,10 +169,9 @@ impl Progress {
     }
 
     #[cold]
-    fn goes_outside(&self, it_does: bool) {
+    fn goes_outside(&self, it_does: bool, now_ns: u64) {
         self.outside.store(it_does, Ordering::SeqCst);
-        let now = sys::monotonic_ns();
-        self.last_sleep_ns.store(now, Ordering::Relaxed);
+        self.last_sleep_ns.store(now_ns, Ordering::Relaxed);
         if it_does && self.watching.load(Ordering::SeqCst) {
             self.wake();
         }
@@ -182,7 +181,7 @@ impl Progress {
     #[inline]
     pub(crate) fn posted(&self, now_ns: u64) {
         if self.outside.load(Ordering::Relaxed) {
-            self.goes_outside(false);
+            self.goes_outside(false, now_ns);
         }
         self.last_call_ns.store(now_ns, Ordering::Relaxed);
         self.last_post_ns.store(now_ns, Ordering::Relaxed);
@@ -320,11 +319,8 @@ impl Progress {
 /// Which are, as bits. A socket beyond the 64th counts as all of them.
 fn readable(fds: &[libc::pollfd]) -> u64 {
     let ready = fds.iter().enumerate().filter(|(_, fd)| fd.revents != 0);
-    ready.fold(0, |bits, (i, _)| {
-        bits | u32::try_from(i)
-            .map_or(None, |i| 1_u64.checked_shl(i))
-            .unwrap_or(u64::MAX)
-    })
+    let bits = ready.map(|(i, _)| if i < 64 { 1 << i } else { u64::MAX });
+    bits.fold(0, |all, bit| all | bit)
 }
 
 /// Starts the thread. It lives as long as the process.

@@ -139,7 +139,7 @@ impl End {
     fn new(own: Ipv4Addr, options: &Options) -> Result<Self, Failure> {
         let gid = Gid::from_v4(own.octets());
         let devices = device_list()?;
-        let has = |d: &&Device| d.info().gids.iter().flatten().any(|e| e.gid() == gid);
+        let has = |d: &&Device| d.info().has_gid(gid);
         let context = devices.iter().find(has).ok_or("no device")?.open()?;
         let gid_index = context
             .gid_table()

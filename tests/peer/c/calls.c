@@ -280,22 +280,28 @@ static int kind_of(const char *name)
 	DIE("no such event: %s", name);
 }
 
+/* What comes after an address or a route. */
+static void go_on(struct rdma_cm_id *id, int kind)
+{
+	struct rdma_conn_param param = PARAM;
+	if (kind == RDMA_CM_EVENT_ADDR_RESOLVED && rdma_resolve_route(id, 2000))
+		DIE("route");
+	if (kind == RDMA_CM_EVENT_ROUTE_RESOLVED) {
+		make_qp(id);
+		if (rdma_connect(id, &param))
+			DIE("connect");
+	}
+}
+
 static void expect(const char *name, int wanted_status, int ms, struct addrinfo *to)
 {
 	struct rdma_cm_id *id;
-	struct rdma_conn_param param = PARAM;
 	int status = 0, kind = -1, wanted = kind_of(name);
 	double begun = now_ms();
 	if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) || rdma_resolve_addr(id, NULL, to->ai_addr, 2000))
 		DIE("resolve");
 	while (now_ms() < begun + ms && (kind = take(begun + ms - now_ms(), &status, NULL)) >= 0) {
-		if (kind == RDMA_CM_EVENT_ADDR_RESOLVED && rdma_resolve_route(id, 2000))
-			DIE("route");
-		if (kind == RDMA_CM_EVENT_ROUTE_RESOLVED) {
-			make_qp(id);
-			if (rdma_connect(id, &param))
-				DIE("connect");
-		}
+		go_on(id, kind);
 		if (kind != RDMA_CM_EVENT_ADDR_RESOLVED && kind != RDMA_CM_EVENT_ROUTE_RESOLVED)
 			break;
 	}
@@ -312,19 +318,13 @@ static void expect(const char *name, int wanted_status, int ms, struct addrinfo 
 static void giveup(struct addrinfo *to)
 {
 	struct rdma_cm_id *id;
-	struct rdma_conn_param param = PARAM;
 	int kind;
 	if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) || rdma_resolve_addr(id, NULL, to->ai_addr, 20000))
 		DIE("resolve");
 	for (double last = now_ms() + 100; now_ms() < last && (kind = take(last - now_ms(), NULL, NULL)) >= 0;) {
-		if (kind == RDMA_CM_EVENT_ADDR_RESOLVED && rdma_resolve_route(id, 2000))
-			DIE("route");
-		if (kind == RDMA_CM_EVENT_ROUTE_RESOLVED) {
-			make_qp(id);
-			if (rdma_connect(id, &param))
-				DIE("connect");
+		go_on(id, kind);
+		if (kind == RDMA_CM_EVENT_ROUTE_RESOLVED)
 			last = now_ms() + 100;
-		}
 	}
 	double begun = now_ms();
 	drop(id);

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use rocebud_peer::netns::{Addresses, Host, Wire};
-use rocebud_peer::program::Running;
+use rocebud_peer::program::{Finished, Running};
 use rocebud_peer::runner::{Case, Need};
 use rocebud_peer::status::wait_listening;
 use rocebud_peer::tree::c_program;
@@ -177,6 +177,20 @@ fn port_error(mut server: Running) -> Outcome {
     server.wait_for("event 10 (").map(drop)
 }
 
+/// Both programs end within 10 s, each as it should.
+fn both_end(server: Running, client: Running, right: impl Fn(&Finished) -> bool) -> Outcome {
+    let start = Instant::now();
+    for (side, program) in [("server", server), ("client", client)] {
+        let ended = program.finish()?;
+        ensure(right(&ended), || {
+            format!("{side}: {:?}\n{}", ended.code, ended.output)
+        })?;
+    }
+    ensure(start.elapsed() < Duration::from_secs(10), || {
+        format!("it took {:?}", start.elapsed())
+    })
+}
+
 fn under_perftest() -> Outcome {
     let mut wire = Wire::new(1500)?;
     let args = ["-D", "60", "-s", "65536", "-F"];
@@ -186,17 +200,7 @@ fn under_perftest() -> Outcome {
     let client = wire.b.rocebud("ib_send_bw", &to).limit(90).start()?;
     wait_for_traffic(&wire.a)?;
     promptly(&wire.a, "link del ve0")?;
-    let start = Instant::now();
-    for (side, program) in [("server", server), ("client", client)] {
-        let ended = program.finish()?;
-        let failed = ended.code.is_some_and(|c| c != 0);
-        ensure(failed, || {
-            format!("{side}: {:?}\n{}", ended.code, ended.output)
-        })?;
-    }
-    ensure(start.elapsed() < Duration::from_secs(10), || {
-        format!("it took {:?}", start.elapsed())
-    })?;
+    both_end(server, client, |ended| ended.code.is_some_and(|c| c != 0))?;
     wire.plug(1500, Addresses::Dual)?;
     works(&wire.a, &wire.b)
 }
@@ -213,15 +217,8 @@ fn under_rping() -> Outcome {
     wait_for_traffic(&wire.a)?;
     // the other end of the pair goes with it: both have no device any more
     promptly(&wire.b, "link del ve0")?;
-    let start = Instant::now();
-    for (side, program) in [("server", server), ("client", client)] {
-        let ended = program.finish()?;
-        ensure(ended.output.contains("device removal"), || {
-            format!("{side}: {:?}\n{}", ended.code, ended.output)
-        })?;
-    }
-    ensure(start.elapsed() < Duration::from_secs(10), || {
-        format!("it took {:?}", start.elapsed())
+    both_end(server, client, |ended| {
+        ended.output.contains("device removal")
     })?;
     wire.plug(1500, Addresses::Dual)?;
     let serve = wire.b.rocebud("rping", &["-s", "-a", &at, "-C", "3"]);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use rocebud_wire::frame::{Frame, Net};
-use rocebud_wire::{Packet, Syndrome};
+use rocebud_wire::{Bth, Packet, Syndrome};
 
 use crate::cell::{self, Verdict};
 use crate::cleanup;
@@ -134,11 +134,8 @@ fn management(seen: &Seen) -> Option<([u8; 10], Fields)> {
         "opcode",
         format!("CM attribute {:02x}{:02x}", mad[16], mad[17]),
     )];
+    transport(&packet.bth, &mut fields);
     let mut add = |name, value: String| fields.push((name, value));
-    add("AckReq", packet.bth.ack_req.to_string());
-    add("solicited", packet.bth.solicited.to_string());
-    add("MigReq", packet.bth.migreq.to_string());
-    add("P_Key", format!("{:#x}", packet.bth.pkey.0));
     add("Q_Key", format!("{:#x}", deth.qkey.0));
     add("source queue pair", deth.src_qp.value().to_string());
     add("length", mad.len().to_string());
@@ -175,10 +172,8 @@ fn fields_of_pairs(seen: &Seen) -> Option<Fields> {
         add("credits", credits);
         add("MSN", aeth.msn.to_string());
     }
-    add("AckReq", bth.ack_req.to_string());
-    add("solicited", bth.solicited.to_string());
-    add("MigReq", bth.migreq.to_string());
-    add("P_Key", format!("{:#x}", bth.pkey.0));
+    transport(bth, &mut fields);
+    let mut add = |name, value: String| fields.push((name, value));
     add("length", ext.reth.map_or(0, |r| r.dma_len).to_string());
     add("immediate", format!("{:x?}", ext.imm_dt));
     add("atomic", format!("{:x?}", ext.atomic_ack_eth));
@@ -189,6 +184,14 @@ fn fields_of_pairs(seen: &Seen) -> Option<Fields> {
     add("payload", format!("{bytes} bytes, sum {sum:08x}"));
     network(&frame, &mut fields);
     Some(fields)
+}
+
+fn transport(bth: &Bth, fields: &mut Fields) {
+    let mut add = |name, value: String| fields.push((name, value));
+    add("AckReq", bth.ack_req.to_string());
+    add("solicited", bth.solicited.to_string());
+    add("MigReq", bth.migreq.to_string());
+    add("P_Key", format!("{:#x}", bth.pkey.0));
 }
 
 fn network(frame: &Frame<'_>, fields: &mut Fields) {

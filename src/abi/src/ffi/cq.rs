@@ -40,20 +40,8 @@ impl Cq {
 
     /// Takes what has completed into the front of `out`, and runs no engine.
     pub(crate) fn take(&self, out: &mut [ibv_wc]) -> usize {
-        let mut batch = [Wc::default(); BATCH];
-        let mut done = 0;
-        while let Some(room) = out.get_mut(done..).filter(|room| !room.is_empty()) {
-            let want = BATCH.min(room.len());
-            let n = self.verbs.take(&mut batch[..want]).unwrap_or(0);
-            for (to, wc) in room.iter_mut().zip(&batch[..n]) {
-                *to = c_wc(wc);
-            }
-            done += n;
-            if n < want {
-                break;
-            }
-        }
-        done
+        let take = |batch: &mut [Wc]| self.verbs.take(batch);
+        in_batches(out.len(), take, |at, wc| out[at] = wc).unwrap_or(0)
     }
 
     /// Writes the field of the C structure that lies at `offset`.
@@ -198,26 +186,41 @@ pub(crate) extern "C" fn poll_cq(cq: Handle<Cq>, max: c_int, out: Arg<ibv_wc>) -
         if out.is_null() && max > 0 {
             return Err(Misuse::invalid("ibv_poll_cq: wc is NULL"));
         }
-        let mut done = 0;
-        let mut batch = [Wc::default(); BATCH];
-        while done < max {
-            let want = BATCH.min(max - done);
-            let n = match cq.verbs.poll(&mut batch[..want]) {
-                Ok(n) => n,
-                Err(_) if done > 0 => break,
-                Err(e) => return Err(e),
-            };
-            for (i, wc) in batch[..n].iter().enumerate() {
-                // SAFETY: done + i < max, and the caller's array has max entries.
-                unsafe { out.set_at(done + i, c_wc(wc)) };
-            }
-            done += n;
-            if n < want {
-                break;
-            }
-        }
-        Ok(done)
+        in_batches(
+            max,
+            |batch| cq.verbs.poll(batch),
+            // SAFETY: the place is below max, and the caller's array has max entries.
+            |at, wc| unsafe { out.set_at(at, wc) },
+        )
     })
+}
+
+/// Moves completions from `take` to their places, as many as there are, at most `max`. An error behind
+/// some of them is told by the next call.
+#[inline]
+fn in_batches(
+    max: usize,
+    mut take: impl FnMut(&mut [Wc]) -> Outcome<usize>,
+    mut put: impl FnMut(usize, ibv_wc),
+) -> Outcome<usize> {
+    let mut done = 0;
+    let mut batch = [Wc::default(); BATCH];
+    while done < max {
+        let want = BATCH.min(max - done);
+        let n = match take(&mut batch[..want]) {
+            Ok(n) => n,
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        };
+        for (i, wc) in batch[..n].iter().enumerate() {
+            put(done + i, c_wc(wc));
+        }
+        done += n;
+        if n < want {
+            break;
+        }
+    }
+    Ok(done)
 }
 
 /// `ibv_context.ops.req_notify_cq`

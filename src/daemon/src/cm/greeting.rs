@@ -186,8 +186,7 @@ fn news(ends: Ends, hello: Option<Hello>) -> PeerNews {
 
 /// An address of this host: who is there is known.
 fn is_own(gid: Gid, world: &World<'_>) -> bool {
-    let mut own = world.devices.iter().flat_map(|d| d.gids.iter().flatten());
-    own.any(|entry| entry.bytes == gid.0)
+    world.devices.iter().any(|device| device.has_gid(gid))
 }
 
 #[cfg(test)]

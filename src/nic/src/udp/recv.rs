@@ -149,11 +149,7 @@ impl Receivers {
         for i in 0..self.sockets.len() {
             let empty = self.sockets[i].empty;
             let wanted = if known != 0 {
-                known
-                    .checked_shr(u32::try_from(i).unwrap_or(64))
-                    .unwrap_or(1)
-                    & 1
-                    != 0
+                i >= 64 || known >> i & 1 != 0
             } else {
                 all || turn || empty < IDLE_AFTER || empty == favourite
             };

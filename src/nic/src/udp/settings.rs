@@ -1,8 +1,10 @@
 //! What a send socket says of every packet, so that messages need not.
 //!
 //! Hop limit and traffic class travel with a message (as control messages) or stand as options of
-//! the socket. A message costs the kernel about a twentieth of its way for them, an
-//! option a system call once: so what a flow keeps asking for becomes an option.
+//! the socket. A message costs the kernel a part of its way that shows for them, an option a system
+//! call once: so what a flow keeps asking for becomes an option. The segment size always travels with
+//! the message: where a device cannot checksum, kernels refuse whatever leaves a socket that has one,
+//! also what is too short to be cut.
 
 use crate::TxBatch;
 use crate::sys::{self, Envelope};
@@ -32,19 +34,17 @@ struct Settings {
     /// 0 = the system's.
     hop_limit: u8,
     traffic_class: u8,
-    /// Longer messages are cut into segments of so many bytes; 0 = none are.
-    segment: u16,
 }
 
 impl SendSocket {
-    /// Takes sockets over, whatever their last owner set.
+    /// Takes fresh sockets over, with their ports.
     pub(super) fn all(sockets: Vec<(u16, OwnedFd)>, v6: bool) -> Vec<Self> {
         let each = |(port, fd)| Self::new(port, fd, v6);
         sockets.into_iter().map(each).collect()
     }
 
     fn new(port: u16, fd: OwnedFd, v6: bool) -> Self {
-        let mut socket = Self {
+        Self {
             port,
             fd,
             v6,
@@ -52,9 +52,7 @@ impl SendSocket {
             asked: Settings::default(),
             in_a_row: 0,
             refused: false,
-        };
-        socket.set(Settings::default());
-        socket
+        }
     }
 
     /// Makes options of what has been asked for many times in a row. `batch` is the first of those that
@@ -64,12 +62,9 @@ impl SendSocket {
         if batch.dst.is_multicast() {
             return;
         }
-        // The segment size stays with the messages: where a device cannot checksum, kernels refuse whatever
-        // leaves a socket that has one, also what is too short to be cut.
         let asks = Settings {
             hop_limit: batch.hop_limit,
             traffic_class: batch.traffic_class,
-            segment: 0,
         };
         // No message can ask for the system's own hop limit.
         if asks.hop_limit == 0 && self.now.hop_limit != 0 {
@@ -99,10 +94,9 @@ impl SendSocket {
             let hops = i32::from(batch.hop_limit);
             envelope.push(level, hops_kind, &hops.to_ne_bytes());
         }
-        let segment = if segmented { batch.segment } else { 0 };
-        let would_be_cut = now.segment != 0 && batch.data.len() > usize::from(now.segment);
-        if segment != now.segment && (segmented || would_be_cut) {
-            envelope.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+        if segmented {
+            let segment = batch.segment.to_ne_bytes();
+            envelope.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment);
         }
     }
 
@@ -119,24 +113,16 @@ impl SendSocket {
             hops => i32::from(hops),
         };
         let fd = self.fd.as_fd();
-        let set = |level, kind, value: i32| {
-            sys::set_option(fd, level, kind, &value.to_ne_bytes()).is_ok()
-        };
-        let class = i32::from(to.traffic_class);
-        let segment = i32::from(to.segment);
-        let hops_done = set(level, hops_kind, hops);
-        let class_done = set(level, class_kind, class);
-        let segment_done = set(libc::SOL_UDP, libc::UDP_SEGMENT, segment);
+        let set = |kind, value: i32| sys::set_option(fd, level, kind, &value.to_ne_bytes()).is_ok();
+        let hops_done = set(hops_kind, hops);
+        let class_done = set(class_kind, i32::from(to.traffic_class));
         if hops_done {
             self.now.hop_limit = to.hop_limit;
         }
         if class_done {
             self.now.traffic_class = to.traffic_class;
         }
-        if segment_done {
-            self.now.segment = to.segment;
-        }
-        self.refused |= !(hops_done && class_done && segment_done);
+        self.refused |= !(hops_done && class_done);
     }
 }
 

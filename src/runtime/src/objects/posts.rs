@@ -75,7 +75,7 @@ impl Runtime {
         if waits {
             return;
         }
-        if core.transmit_at(&self.shared, now) != 0 && core.has_more() {
+        if core.transmit_at(&self.shared, || now) != 0 && core.has_more() {
             self.kick(core);
         } else {
             self.progress.rearm(core);

@@ -49,13 +49,14 @@ fn family(address: *const u8) -> i32 {
 /// What the kernel says of AF_IB addresses besides ENODEV, before it looks for a device. `destination` is
 /// NULL where only an address to bind to is given.
 pub(super) fn refuse_ib(ps: c_int, source: *const u8, destination: *const u8) -> Outcome<()> {
-    let wildcard = match (ib(source), ib(destination)) {
+    let ends = (ib(source), ib(destination));
+    let wildcard = match ends {
         (None, None) => return Ok(()),
         (None, Some(_)) if !source.is_null() => return Err(MIXED),
         (None, Some(_)) => true, // bound to the wildcard of the destination's family
         (Some(wildcard), _) => wildcard,
     };
-    match (ps, wildcard, ib(destination)) {
+    match (ps, wildcard, ends.1) {
         (PS_IPOIB, true, _) => Err(NO_IB_PORTS),
         (_, true, None) if !destination.is_null() => Err(MIXED),
         _ => Ok(()),
