@@ -40,6 +40,7 @@ mod window;
 pub use claim::Claim;
 /// A descriptor to be waited for.
 pub use libc::pollfd as PollFd;
+pub use lookout::Watch;
 pub use objects::{Asleep, PostError, SRQS_MAX};
 pub use raw::{FlowCounts, RawCreate, TableId, WqState};
 pub use rocebud_engine::SrqMask;

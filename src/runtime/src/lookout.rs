@@ -9,7 +9,7 @@
 //! A signal handler that does not come back may hold a lookout for ever: packets that have waited while
 //! the progress thread rested end its post.
 
-use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rocebud_objects::Wc;
@@ -77,6 +77,22 @@ impl Lookout {
     }
 }
 
+/// A thread of the application sleeps on descriptors while this lives, as lookout or beside others.
+#[derive(Debug)]
+pub struct Watch {
+    runtime: Arc<Runtime>,
+    post: Option<Post>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        match self.post {
+            Some(post) => self.runtime.progress.leave_lookout(post),
+            None => self.runtime.progress.wakes_up(),
+        }
+    }
+}
+
 impl Progress {
     /// Begins a sleep on the sockets. `None`: other threads sleep, and the progress thread has them in
     /// its sight.
@@ -112,32 +128,24 @@ impl Runtime {
         n
     }
 
-    /// Sleeps until a descriptor is ready or packets are there, for at most `timeout_ns`; the caller
-    /// polls its completion queues then. What completes in other threads it hears of by their events:
-    /// the queues are armed before.
-    ///
-    /// # Errors
-    /// EINTR: a signal was handled.
-    pub fn sleep_on(
-        &self,
-        fds: &mut Vec<libc::pollfd>,
-        timeout_ns: Option<u64>,
-    ) -> io::Result<usize> {
+    /// Begins a sleep until one of the descriptors is ready or packets are there. It adds to them what else
+    /// there is to sleep on; the caller polls them all, drops what it got here, and polls its completion
+    /// queues. What completes in other threads it hears of by their events: the queues are armed before.
+    #[must_use]
+    pub fn sleep_on(self: &Arc<Self>, fds: &mut Vec<libc::pollfd>) -> Watch {
         self.send_before_sleep();
-        let Some(post) = self.progress.keep_lookout() else {
-            self.progress.falls_asleep();
-            let ready = sys::poll(fds, timeout_ns);
-            self.progress.wakes_up();
-            return ready;
-        };
-        let own = fds.len();
-        let sockets = lock(&self.sockets);
-        fds.extend(sockets.receive.iter().map(|fd| sys::poll_fd(*fd)));
-        drop(sockets);
-        let ready = sys::poll(fds, timeout_ns);
-        self.progress.leave_lookout(post);
-        fds.truncate(own);
-        ready
+        let post = self.progress.keep_lookout();
+        match post {
+            Some(_) => {
+                let sockets = lock(&self.sockets);
+                fds.extend(sockets.receive.iter().map(|fd| sys::poll_fd(*fd)));
+            }
+            None => self.progress.falls_asleep(),
+        }
+        Watch {
+            runtime: Arc::clone(self),
+            post,
+        }
     }
 
     /// What was left to the program's next call does not wait for one that sleeps.

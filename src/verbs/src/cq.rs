@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rocebud_objects::{Errno, Misuse, Wc};
-use rocebud_runtime::{Asleep, PollFd, Runtime, cq as shared};
+use rocebud_runtime::{Asleep, PollFd, Runtime, Watch, cq as shared};
 
 use crate::attrs::limits;
 use crate::pd::PdUse;
@@ -90,14 +90,12 @@ impl CompChannel {
         self.inner.shared.purge(|_| true);
     }
 
-    /// Sleeps until a descriptor is ready, or there are packets that completions may come of, for at
-    /// most `timeout_ns`. The caller armed its queues ([`Cq::arm_for_sleep`]), and polls them
-    /// afterwards.
-    ///
-    /// # Errors
-    /// EINTR: a signal was handled.
-    pub fn sleep_on(&self, fds: &mut Vec<PollFd>, timeout_ns: Option<u64>) -> io::Result<usize> {
-        self.inner.context.runtime().sleep_on(fds, timeout_ns)
+    /// Begins a sleep until one of the descriptors is ready, or there are packets that completions may
+    /// come of: adds to `fds` what tells of those. The caller armed its queues ([`Cq::arm_for_sleep`]);
+    /// it polls the descriptors, drops what it got here, and polls its queues.
+    #[must_use]
+    pub fn sleep_on(&self, fds: &mut Vec<PollFd>) -> Watch {
+        self.inner.context.runtime().sleep_on(fds)
     }
 
     /// This is the process that made it, not a child made by fork.

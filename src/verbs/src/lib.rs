@@ -55,6 +55,8 @@ pub use rocebud_objects::{
     Remote, RxHash, RxHashFields, SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, UdAddress, Wc,
     WcFlags, WcOpcode, WcStatus,
 };
+/// See [`CompChannel::sleep_on`].
+pub use rocebud_runtime::Watch;
 /// Lines for people, for what stands on this room.
 pub use rocebud_runtime::log;
 pub use rocebud_wire::{Gid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
- * cancel: threads that wait for events are cancelled, as with a device of the kernel, where waiting is a
+ * cancel: threads that wait for events, or in calls that wait for theirs, are cancelled, as with a device of the kernel, where waiting is a
  * read and reads are cancellation points. The clean-up handlers of the program run, nothing stays locked, and
  * other threads get the events.
  *   cancel DEVICE
@@ -61,6 +61,31 @@ static void *request_thread(void *arg)
 	pthread_cleanup_push(clean, arg);
 	atomic_store(&waiting, 1);
 	rdma_get_request(listener, &id);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+/* Calls of an identifier that waits by itself for what they bring about. The peer is a listener that nobody
+ * asks, so rdma_connect waits. */
+static struct rdma_cm_id *made(void)
+{
+	struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP}, *found;
+	struct ibv_qp_init_attr init = {.cap = {1, 1, 1, 1, 0}};
+	struct rdma_cm_id *id;
+	char port[8];
+	snprintf(port, sizeof port, "%d", ntohs(rdma_get_src_port(listener)));
+	if (rdma_getaddrinfo("127.0.0.1", port, &hints, &found) || rdma_create_ep(&id, found, NULL, &init))
+		DIE("endpoint");
+	rdma_freeaddrinfo(found);
+	return id;
+}
+
+static void *connect_thread(void *arg)
+{
+	struct rdma_cm_id *id = made();
+	pthread_cleanup_push(clean, arg);
+	atomic_store(&waiting, 1);
+	rdma_connect(id, NULL);
 	pthread_cleanup_pop(0);
 	return NULL;
 }
@@ -174,6 +199,7 @@ int main(int argc, char **argv)
 	    rdma_listen(listener, 1))
 		DIE("listen");
 	cancel("rdma_get_request", request_thread);
+	cancel("rdma_connect", connect_thread);
 	if (rdma_destroy_id(listener))
 		DIE("destroy");
 	busy();

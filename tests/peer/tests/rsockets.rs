@@ -43,6 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let netcat = [&programs[..], &[Need::Program("nc.traditional")]].concat();
     vec![
         Case::new("rsockets_call_by_call", &anyone, call_by_call),
+        Case::new("rsockets_cancelled_while_they_wait", &anyone, cancelled),
         Case::new("rsockets_programs", &programs, programs_of_rdma_core),
         Case::new("rsockets_rcopy", &programs, rcopy),
         Case::new("rsockets_datagrams", &anyone, datagrams),
@@ -55,6 +56,17 @@ fn call_by_call() -> Outcome {
     let host = Host::loopback()?;
     let libraries = ["-libverbs", "-lrdmacm"];
     let program = c_program_with("rsock", "rsock", "cc", &libraries)?;
+    for address in [&host.v4, &host.v6] {
+        all_ok(&host.rocebud(&program, &[address]).limit(120))?;
+    }
+    Ok(())
+}
+
+/// As the distribution's, calls that wait are cancellation points, and leave nothing locked.
+fn cancelled() -> Outcome {
+    let host = Host::loopback()?;
+    let libraries = ["-lrdmacm", "-ldl"];
+    let program = c_program_with("rscancel", "rscancel", "cc", &libraries)?;
     for address in [&host.v4, &host.v6] {
         all_ok(&host.rocebud(&program, &[address]).limit(120))?;
     }

@@ -1,9 +1,6 @@
 //! What every C entry does: no panic crosses it, and each call answers by its own convention.
 
-use core::any::Any;
-use core::cell::RefCell;
 use core::ffi::{c_int, c_void};
-use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rocebud_objects::{Errno, Misuse};
@@ -117,7 +114,7 @@ pub(crate) fn enter<C: Convention<T>, T>(body: impl FnOnce() -> Outcome<T>) -> C
 /// Runs a body whose failure is kept for later. A panic of ours becomes EIO.
 ///
 /// A thread that was cancelled (`pthread_cancel`) lives on until it has left: nothing in here can be
-/// unwound, and the C library would do it in any read or write. Who waits, uses [`enter_waiting`].
+/// unwound, and the C library would do it in any read or write. Who waits, is in [`sleep`](super::sleep).
 pub(crate) fn guard<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let _later = Uncancelled::new();
     guard_fast(body)
@@ -139,20 +136,6 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-unsafe extern "C-unwind" {
-    /// As libc has it; but it may end by unwinding, when the thread is cancelled.
-    fn read(fd: c_int, to: *mut c_void, count: usize) -> isize;
-    /// As libc has it; it may unwind, too.
-    fn pause() -> c_int;
-}
-
-fn wait_for_ever() -> ! {
-    loop {
-        // SAFETY: no arguments.
-        unsafe { pause() };
-    }
-}
-
 /// While this lives, the calling thread is not cancelled.
 struct Uncancelled(c_int);
 
@@ -170,60 +153,6 @@ impl Drop for Uncancelled {
     fn drop(&mut self) {
         // SAFETY: a state that it had; NULL: nobody wants to know the old one.
         unsafe { pthread_setcancelstate(self.0, core::ptr::null_mut()) };
-    }
-}
-
-/// How far a call has come that may have to wait.
-pub(crate) enum Turn<T> {
-    /// It is done.
-    Over(T),
-    /// It has to read from this descriptor first.
-    Read(RawFd),
-    /// What it waits for will not come, and the program is on its way to its end.
-    Never,
-}
-
-/// The outcome of a read that a [`Turn`] asked for.
-pub(crate) type Read = std::io::Result<()>;
-
-thread_local! {
-    /// What a waiting call needs meanwhile. It goes with the thread, should that be cancelled.
-    static KEPT: RefCell<Option<Box<dyn Any>>> = const { RefCell::new(None) };
-}
-
-/// Keeps something as long as the calling thread waits, for the next [`Turn::Read`].
-pub(crate) fn keep(what: impl Any) {
-    KEPT.set(Some(Box::new(what)));
-}
-
-/// As [`enter`], for calls that wait for events. They wait in a read(2), which is a cancellation point, as
-/// with a device of the kernel; no frame that would have to be unwound is below it.
-pub(crate) fn enter_waiting<C: Convention<T>, T>(
-    turn: impl Fn(Option<Read>) -> Outcome<Turn<T>>,
-) -> C::Ret {
-    let mut came = None;
-    loop {
-        let step = guard(|| {
-            drop(KEPT.take());
-            turn(came.map(read_outcome))
-        });
-        let fd = match step {
-            Ok(Turn::Over(value)) => return C::answer(Ok(value)),
-            Ok(Turn::Read(fd)) => fd,
-            Ok(Turn::Never) => wait_for_ever(),
-            Err(e) => return C::answer(Err(e)),
-        };
-        let mut word = 0_u64;
-        // SAFETY: room for eight bytes. It may unwind: nothing here needs to be dropped.
-        let n = unsafe { read(fd, (&raw mut word).cast(), size_of::<u64>()) };
-        came = Some(if n < 0 { last_errno().0 } else { 0 });
-    }
-}
-
-fn read_outcome(errno: c_int) -> Read {
-    match errno {
-        0 => Ok(()),
-        errno => Err(std::io::Error::from_raw_os_error(errno)),
     }
 }
 

@@ -4,12 +4,13 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use rocebud_objects::{Errno, Misuse, Wc, WcFlags};
 
-use super::boundary::{Arg, Outcome, keep};
+use super::boundary::{Arg, Outcome};
 use super::context::Context;
 use super::cq_ex::{Batch, with_functions};
 use super::handle::{Handle, Head, Object, give};
 use super::memory::next_handle;
 use super::room::{Housed, Room, give_in, retire};
+use super::sleep::keep;
 use super::types::{Plain, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_wc};
 
 /// A completion queue of ours. Its C structure is the extended one, which begins like the other.

@@ -45,7 +45,7 @@ macro_rules! c_api {
 }
 
 /// As `c_api`, for calls that wait for events and answer −1 with errno: the body comes to a
-/// [`Turn`](super::boundary::Turn), and gets the outcome of the read that it asked for.
+/// [`Turn`](super::sleep::Turn), and gets the outcome of the read that it asked for.
 macro_rules! waiting_c_api {
     ($($(#[$meta:meta])* fn $name:ident($object:ident: $kind:ty, $read:ident $(, $arg:ident: $ty:ty)* $(,)?)
         -> $success:ty $body:block)*) => {$(
@@ -58,8 +58,9 @@ macro_rules! waiting_c_api {
         extern "C-unwind" fn $name(
             $object: $crate::ffi::handle::Handle<$kind>, $($arg: $ty),*
         ) -> $success {
-            use $crate::ffi::boundary::{Convention, MinusOne, Outcome, Read, Turn, enter_waiting};
+            use $crate::ffi::boundary::{Convention, MinusOne, Outcome};
             use $crate::ffi::handle::Owner;
+            use $crate::ffi::sleep::{Read, Turn, enter_waiting};
             const NAME: &core::ffi::CStr =
                 $crate::ffi::entry::c_name(concat!(stringify!($name), "\0"));
 

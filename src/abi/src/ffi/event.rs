@@ -4,11 +4,12 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use rocebud_verbs::AsyncElement;
 
-use super::boundary::{Arg, Silent, enter, keep};
+use super::boundary::{Arg, Silent, enter};
 use super::context::Context;
 use super::cq::Cq;
 use super::handle::{Handle, Object, Owner};
 use super::qp::Qp;
+use super::sleep::keep;
 use super::srq::Srq;
 use super::types::ibv_async_event;
 

@@ -28,6 +28,7 @@ mod qp_ex;
 mod real;
 mod room;
 mod rsocket;
+mod sleep;
 mod srq;
 mod types;
 mod window;

@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use rocebud_objects::{Errno, Misuse};
 use rocebud_verbs::cm::{CmAnswer, CmEvent, CmRequest, Manager, refusal};
 
-use super::super::boundary::{NULL, Outcome, Pointer, Read, Silent, enter};
+use super::super::boundary::{NULL, Outcome, Pointer, Silent, enter};
+use super::super::sleep::Read;
 use super::types::rdma_event_channel;
 
 /// `struct rdma_event_channel`, and what is ours behind it.
@@ -89,7 +90,7 @@ impl Channel {
         &self.manager
     }
 
-    /// The next event, after its descriptor was read ([`Turn::Read`](super::super::boundary::Turn)).
+    /// The next event, after its descriptor was read ([`Turn::Read`](super::super::sleep::Turn)).
     pub(super) fn take(&self, read: Read) -> Outcome<Taken> {
         let (channel, manager) = (self.number, self.manager.clone());
         let errno = read.err().map(|e| e.raw_os_error().unwrap_or(libc::EIO));

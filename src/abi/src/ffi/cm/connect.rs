@@ -6,9 +6,10 @@ use rocebud_objects::{Errno, Misuse};
 use rocebud_verbs::cm::{CmEce, CmParam, CmRequest, PRIVATE_DATA_MAX};
 
 use super::super::boundary::{Arg, MinusOne, Outcome, enter};
+use super::super::sleep::{Turn, enter_waiting};
 use super::super::types::ibv_qp;
 use super::device;
-use super::event::complete;
+use super::event::completing;
 use super::id::Id;
 use super::qp::chosen;
 use super::types::{PS_TCP, UD, ibv_ece, rdma_cm_id, rdma_conn_param};
@@ -112,7 +113,7 @@ impl Id {
             param,
         })?;
         self.state().connect = Vec::new();
-        complete(self)
+        Ok(())
     }
 
     fn accept(&self, wanted: Option<&rdma_conn_param>) -> Outcome<()> {
@@ -146,14 +147,7 @@ impl Id {
             let _ = self.make_error();
             return Err(e);
         }
-        if datagram {
-            // There is nothing more to wait for.
-            if self.is_sync() {
-                self.drop_event();
-            }
-            return Ok(());
-        }
-        complete(self)
+        Ok(())
     }
 
     /// The peer has answered: moves the queue pair and says that it is ready.
@@ -178,27 +172,33 @@ impl Id {
     fn disconnect(&self) -> Outcome<()> {
         self.verbs()?;
         self.make_error()?;
-        self.manager
-            .tell(CmRequest::Disconnect { id: self.number })?;
-        complete(self)
+        self.manager.tell(CmRequest::Disconnect { id: self.number })
     }
 }
 
 /// `rdma_connect`
 #[unsafe(no_mangle)]
-extern "C" fn rdma_connect(id: *mut rdma_cm_id, wanted: *const rdma_conn_param) -> c_int {
-    enter::<MinusOne, c_int>(|| {
-        Id::of(id)?.connect(param(wanted).as_ref())?;
-        Ok(0)
+extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, wanted: *const rdma_conn_param) -> c_int {
+    enter_waiting::<MinusOne, c_int>(|read| {
+        let this = Id::of(id)?;
+        completing(this, read, || this.connect(param(wanted).as_ref()))
     })
 }
 
 /// `rdma_accept`
 #[unsafe(no_mangle)]
-extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *const rdma_conn_param) -> c_int {
-    enter::<MinusOne, c_int>(|| {
-        Id::of(id)?.accept(param(wanted).as_ref())?;
-        Ok(0)
+extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, wanted: *const rdma_conn_param) -> c_int {
+    enter_waiting::<MinusOne, c_int>(|read| {
+        let this = Id::of(id)?;
+        if this.qp_type() == UD {
+            // There is nothing more to wait for.
+            this.accept(param(wanted).as_ref())?;
+            if this.is_sync() {
+                this.drop_event();
+            }
+            return Ok(Turn::Over(0));
+        }
+        completing(this, read, || this.accept(param(wanted).as_ref()))
     })
 }
 
@@ -234,8 +234,11 @@ extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const u8, length: u8) 
 
 /// `rdma_disconnect`
 #[unsafe(no_mangle)]
-extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    enter::<MinusOne, c_int>(|| Id::of(id)?.disconnect().map(|()| 0))
+extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    enter_waiting::<MinusOne, c_int>(|read| {
+        let this = Id::of(id)?;
+        completing(this, read, || this.disconnect())
+    })
 }
 
 /// `rdma_notify`: the queue pair has seen a packet of the peer before the connection was complete.

@@ -4,9 +4,10 @@ use core::ffi::{c_int, c_uint};
 
 use rocebud_objects::{Errno, Misuse};
 
-use super::super::boundary::{Arg, MinusOne, NULL, Outcome, Silent, Turn, enter, enter_waiting};
+use super::super::boundary::{Arg, MinusOne, NULL, Outcome, Silent, enter};
+use super::super::sleep::{Turn, enter_waiting};
 use super::super::types::{ibv_pd, ibv_qp_init_attr};
-use super::event::turn;
+use super::event::{complete, turn};
 use super::id::{Id, Init, Make, see, show};
 use super::types::{event, rdma_addrinfo, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 
@@ -42,7 +43,9 @@ impl Id {
         init: Arg<ibv_qp_init_attr>,
     ) -> Outcome<()> {
         self.resolve_address(wanted.ai_src_addr, wanted.ai_dst_addr, TIMEOUT_MS)?;
+        complete(self)?;
         self.resolve_route()?;
+        complete(self)?;
         if !init.is_null() {
             let mut full = init.get()?;
             full.qp_type = wanted.ai_qp_type.cast_unsigned();

@@ -5,7 +5,8 @@ use core::ffi::{c_int, c_uint, c_void};
 use rocebud_objects::{Errno, Misuse};
 use rocebud_verbs::cm::{CmAnswer, CmDatagram, CmDetails, CmEvent, CmParam, CmRequest, Manager};
 
-use super::super::boundary::{MinusOne, NULL, Outcome, Read, Turn, enter, enter_waiting};
+use super::super::boundary::{MinusOne, NULL, Outcome, enter};
+use super::super::sleep::{Read, Turn, enter_waiting};
 use super::super::types::Plain;
 use super::channel::{self, Channel, Taken};
 use super::id::{Id, Make, find, find_for_event, find_orphan, see, show};
@@ -327,7 +328,31 @@ pub(super) fn complete(id: &Id) -> Outcome<()> {
         return Ok(());
     }
     id.drop_event();
-    let taken = next(see!(id, channel: *mut rdma_event_channel))?;
+    conclude(id, next(see!(id, channel: *mut rdma_event_channel))?)
+}
+
+/// As [`complete`], for calls that leave the wait to their outermost frame; `begin` brings the event about.
+pub(super) fn completing(
+    id: &Id,
+    read: Option<Read>,
+    begin: impl FnOnce() -> Outcome<()>,
+) -> Outcome<Turn<c_int>> {
+    if read.is_none() {
+        begin()?;
+        if !id.is_sync() {
+            return Ok(Turn::Over(0));
+        }
+        id.drop_event();
+    }
+    match turn(see!(id, channel: *mut rdma_event_channel), read)? {
+        Turn::Over(taken) => conclude(id, taken).map(|()| Turn::Over(0)),
+        Turn::Read(fd) => Ok(Turn::Read(fd)),
+        Turn::Never => Err(CLOSED),
+    }
+}
+
+/// The event that a call waited for: its status is the call's.
+fn conclude(id: &Id, taken: *mut rdma_cm_event) -> Outcome<()> {
     show!(id, event: *mut rdma_cm_event = taken);
     // SAFETY: taken just now.
     let event = unsafe { taken.read() };

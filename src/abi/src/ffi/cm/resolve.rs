@@ -6,8 +6,9 @@ use rocebud_objects::{Errno, Misuse};
 use rocebud_verbs::cm::{CmAnswer, CmBound, CmOption, CmPath, CmRequest, refusal};
 
 use super::super::boundary::{MinusOne, NULL, Outcome, Value, enter};
+use super::super::sleep::enter_waiting;
 use super::address;
-use super::event::complete;
+use super::event::completing;
 use super::id::{Id, see};
 use super::types::{rdma_cm_id, rdma_route};
 
@@ -51,14 +52,13 @@ impl Id {
             timeout_ms: u32::try_from(timeout_ms).unwrap_or(0),
         })?;
         self.show_destination(&destination);
-        complete(self)
+        Ok(())
     }
 
     pub(super) fn resolve_route(&self) -> Outcome<()> {
         self.verbs()?;
         self.manager
-            .tell(CmRequest::ResolveRoute { id: self.number })?;
-        complete(self)
+            .tell(CmRequest::ResolveRoute { id: self.number })
     }
 }
 
@@ -71,22 +71,27 @@ extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *const u8) -> c_int {
 
 /// `rdma_resolve_addr`
 #[unsafe(no_mangle)]
-extern "C" fn rdma_resolve_addr(
+extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     source: *const u8,
     destination: *const u8,
     timeout_ms: c_int,
 ) -> c_int {
-    enter::<MinusOne, c_int>(|| {
-        Id::of(id)?.resolve_address(source, destination, timeout_ms)?;
-        Ok(0)
+    enter_waiting::<MinusOne, c_int>(|read| {
+        let this = Id::of(id)?;
+        completing(this, read, || {
+            this.resolve_address(source, destination, timeout_ms)
+        })
     })
 }
 
 /// `rdma_resolve_route`: there is nobody to ask about RoCE routes, so no time is needed.
 #[unsafe(no_mangle)]
-extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    enter::<MinusOne, c_int>(|| Id::of(id)?.resolve_route().map(|()| 0))
+extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    enter_waiting::<MinusOne, c_int>(|read| {
+        let this = Id::of(id)?;
+        completing(this, read, || this.resolve_route())
+    })
 }
 
 /// `rdma_listen`

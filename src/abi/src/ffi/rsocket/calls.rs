@@ -8,6 +8,7 @@ use rocebud_rsocket::{Event, State};
 
 use super::super::boundary::{Arg, MinusOne, NULL, Outcome, enter};
 use super::super::cm::types::{rdma_cm_id, sockaddr_storage};
+use super::super::sleep::{Call, On, Sleep, Sleepy, Stop, enter_sleeping};
 use super::completions::Look;
 use super::datagram::Datagram;
 use super::socket::{Inner, Socket};
@@ -121,11 +122,11 @@ fn check_address(address: *const u8, length: u32) -> Outcome<()> {
 
 /// `raccept`
 #[unsafe(no_mangle)]
-extern "C" fn raccept(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_int {
-    enter::<MinusOne, c_int>(|| {
+extern "C-unwind" fn raccept(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_int {
+    enter_sleeping::<MinusOne, c_int>(|call| {
         let socket = table::stream(fd)?;
         let nonblocking = socket.lock().nonblocking;
-        let mut inner = socket.wait(nonblocking, |inner| {
+        let mut inner = socket.wait(call, nonblocking, |inner| {
             inner.state() != State::Listening || inner.has_request() || inner.is_deaf()
         })?;
         const GONE: Misuse = Misuse::new(
@@ -145,88 +146,162 @@ extern "C" fn raccept(fd: c_int, address: *mut u8, length: Arg<u32>) -> c_int {
 
 /// `rconnect`: EINPROGRESS when the socket does not wait.
 #[unsafe(no_mangle)]
-extern "C" fn rconnect(fd: c_int, address: *const u8, length: u32) -> c_int {
-    enter::<MinusOne, c_int>(|| {
+extern "C-unwind" fn rconnect(fd: c_int, address: *const u8, length: u32) -> c_int {
+    enter_sleeping::<MinusOne, c_int>(|call| {
         let socket = match table::get(fd)? {
-            Any::Datagram(datagram) => return datagram.connect(address, length).map(|()| 0),
+            Any::Datagram(datagram) => return Ok(datagram.connect(address, length).map(|()| 0)?),
             _ => table::stream(fd)?,
         };
-        check_address(address, length)?;
-        let nonblocking = {
-            let mut inner = socket.lock();
-            let before = inner.state();
-            inner.ask(Event::Connect)?;
-            if let Err(e) = inner.resolve(address) {
-                inner.back_to(before);
-                return Err(e);
-            }
-            inner.nonblocking
-        };
-        let waited = socket.wait(nonblocking, |inner| !inner.state().is_opening());
+        if call.is_first() {
+            check_address(address, length)?;
+            begin(&socket, address)?;
+        }
+        let nonblocking = socket.lock().nonblocking;
+        let waited = socket.wait(call, nonblocking, |inner| !inner.state().is_opening());
         let mut inner = match waited {
-            Err(e) if e.errno == Errno::EAGAIN => return Err(IN_PROGRESS),
+            Err(Stop::Failed(e)) if e.errno == Errno::EAGAIN => return Err(IN_PROGRESS.into()),
             other => other?,
         };
         if inner.state() == State::ConnectFailed {
             let errno = inner.take_error().unwrap_or(Errno(libc::ECONNABORTED));
-            return Err(Misuse::new(errno, "rconnect: no connection came about"));
+            return Err(Misuse::new(errno, "rconnect: no connection came about").into());
         }
         Ok(0)
     })
 }
 
+fn begin(socket: &Socket, address: *const u8) -> Outcome<()> {
+    let mut inner = socket.lock();
+    let before = inner.state();
+    inner.ask(Event::Connect)?;
+    let asked = inner.resolve(address);
+    if asked.is_err() {
+        inner.back_to(before);
+    }
+    asked
+}
+
 /// `rshutdown`: waits until what was sent has arrived, or cannot any more.
 #[unsafe(no_mangle)]
-extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
-    enter::<MinusOne, c_int>(|| {
+extern "C-unwind" fn rshutdown(fd: c_int, how: c_int) -> c_int {
+    enter_sleeping::<MinusOne, c_int>(|call| {
         let event = match how {
             libc::SHUT_RD => Event::ShutdownRead,
             libc::SHUT_WR => Event::ShutdownWrite,
             libc::SHUT_RDWR => Event::ShutdownBoth,
-            _ => return Err(Misuse::invalid("rshutdown: SHUT_RD, SHUT_WR or SHUT_RDWR")),
+            _ => return Err(HOW.into()),
         };
         match table::get(fd)? {
-            Any::Datagram(datagram) => datagram.shut_down(how).map(|()| 0),
-            _ => end(&*table::stream(fd)?, event).map(|()| 0),
+            Any::Datagram(datagram) => datagram.shut_down(how)?,
+            _ => end(call, &*table::stream(fd)?, event)?,
         }
+        Ok(0)
     })
 }
 
-fn end(socket: &Socket, how: Event) -> Outcome<()> {
-    {
+const HOW: Misuse = Misuse::invalid("rshutdown: SHUT_RD, SHUT_WR or SHUT_RDWR");
+
+fn end(call: &Call<'_>, socket: &Socket, how: Event) -> Sleepy<()> {
+    if call.is_first() {
         let mut inner = socket.lock();
         inner.look(Look::Pump);
         inner.shutdown(how);
         socket.stir();
     }
+    whatever_comes(|| {
+        socket.wait(call, false, Inner::is_quiet)?.settle();
+        Ok(())
+    })
+}
+
+/// What was sent still counts: no signal ends this.
+fn whatever_comes(wait: impl Fn() -> Sleepy<()>) -> Sleepy<()> {
     loop {
-        match socket.wait(false, Inner::is_quiet) {
-            Ok(inner) => {
-                inner.settle();
-                return Ok(());
-            }
-            // What was sent still counts.
-            Err(e) if e.errno.0 == libc::EINTR => {}
-            Err(e) => return Err(e),
+        match wait() {
+            Err(Stop::Failed(e)) if e.errno.0 == libc::EINTR => {}
+            other => return other,
         }
     }
 }
 
-/// `rclose`: says so to a stream's peer, and waits until what was sent has arrived, or cannot any more.
+/// `rclose`: says so to a stream's peer, and waits until what was sent has arrived, or cannot any more. The
+/// socket goes in any case, as with close().
 #[unsafe(no_mangle)]
-extern "C" fn rclose(fd: c_int) -> c_int {
-    enter::<MinusOne, c_int>(|| {
-        match table::remove(fd)? {
-            Any::Stream(socket) => {
-                let _ = end(&socket, Event::ShutdownBoth);
-                socket.close();
-            }
-            Any::Datagram(datagram) => datagram.close(),
-            Any::Set(_) => return Ok(0),
-        }
-        repoll::forget(fd);
-        Ok(0)
+extern "C-unwind" fn rclose(fd: c_int) -> c_int {
+    enter_sleeping::<MinusOne, c_int>(|call| {
+        let closing = match call.any_woken() {
+            None if call.is_first() => Closing::begin(fd)?,
+            None => return Ok(0),
+            Some(woken) => Closing::go_on(call, woken).ok_or(NO_CLOSING)?,
+        };
+        closing.end(call)
     })
+}
+
+const NO_CLOSING: Misuse = Misuse::new(Errno::EIO, "rclose: not what it slept on");
+
+/// A socket that is no program's any more.
+struct Closing {
+    fd: c_int,
+    socket: Any,
+    asleep: Option<Box<dyn Sleep>>,
+}
+
+impl Closing {
+    fn begin(fd: c_int) -> Outcome<Box<Self>> {
+        Ok(Box::new(Self {
+            fd,
+            socket: table::remove(fd)?,
+            asleep: None,
+        }))
+    }
+
+    fn go_on(call: &Call<'_>, woken: Box<dyn Sleep>) -> Option<Box<Self>> {
+        let woken: Box<dyn core::any::Any> = woken;
+        let mut this = woken.downcast::<Self>().ok()?;
+        call.woken_from(this.asleep.take());
+        Some(this)
+    }
+
+    fn end(mut self: Box<Self>, call: &Call<'_>) -> Sleepy<c_int> {
+        let ended = match &self.socket {
+            Any::Stream(socket) => end(call, socket, Event::ShutdownBoth),
+            Any::Datagram(datagram) => whatever_comes(|| datagram.end(call)),
+            Any::Set(_) => Ok(()),
+        };
+        if let Err(Stop::Sleep(sleep)) = ended {
+            self.asleep = Some(sleep);
+            return Err(Stop::Sleep(self));
+        }
+        Ok(0)
+    }
+}
+
+impl Sleep for Closing {
+    fn on(&mut self) -> On {
+        match &mut self.asleep {
+            Some(sleep) => sleep.on(),
+            None => On::NOTHING,
+        }
+    }
+
+    fn wake(&mut self) {
+        if let Some(sleep) = &mut self.asleep {
+            sleep.wake();
+        }
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.asleep = None;
+        match &self.socket {
+            Any::Stream(socket) => socket.close(),
+            Any::Datagram(datagram) => datagram.close(),
+            Any::Set(_) => return,
+        }
+        repoll::forget(self.fd);
+    }
 }
 
 /// Whose name.

@@ -7,6 +7,7 @@ use rocebud_objects::{Errno, Misuse};
 use rocebud_rsocket::{Planned, Stopped, Stream};
 
 use super::super::boundary::{Arg, MinusOne, NULL, Outcome, enter};
+use super::super::sleep::{Call, Sleepy, Stop, enter_sleeping};
 use super::calls::{Which, put_bytes, put_name};
 use super::datagram::udp::emit;
 use super::socket::{Inner, Socket};
@@ -28,10 +29,10 @@ const STOPPED: &str = "the connection is over";
 type Pieces = Vec<(*mut u8, usize)>;
 
 /// What went, or why nothing did.
-fn answer(done: usize, stopped: Option<Misuse>) -> Outcome<isize> {
-    match stopped {
-        Some(e) if done == 0 => Err(e),
-        _ => Ok(done.cast_signed()),
+fn answer(call: &Call<'_>, stop: Stop) -> Sleepy<isize> {
+    match stop {
+        Stop::Failed(_) if call.done() != 0 => Ok(call.done().cast_signed()),
+        stop => Err(stop),
     }
 }
 
@@ -67,111 +68,118 @@ fn nonblocking(socket: &Socket, flags: c_int) -> bool {
     flags & libc::MSG_DONTWAIT != 0 || socket.lock().nonblocking
 }
 
-fn receive(fd: c_int, pieces: &Pieces, flags: c_int) -> Outcome<isize> {
+fn receive(call: &Call<'_>, fd: c_int, pieces: &Pieces, flags: c_int) -> Sleepy<isize> {
     know(flags, libc::MSG_PEEK | libc::MSG_WAITALL)?;
     let socket = match table::get(fd)? {
-        Any::Datagram(d) => return Ok(d.receive(pieces, flags)?.copied.cast_signed()),
+        Any::Datagram(d) => return Ok(d.receive(call, pieces, flags)?.copied.cast_signed()),
         _ => table::stream(fd)?,
     };
     let peek = flags & libc::MSG_PEEK != 0;
     let all = flags & libc::MSG_WAITALL != 0 && !peek;
     let nonblocking = nonblocking(&socket, flags);
-    let mut done = 0_usize;
-    for &(at, len) in pieces {
+    for (at, len) in behind(pieces, call.done()) {
         let mut here = 0;
         while here < len {
             let part = receive_some(
+                call,
                 &socket,
                 (at.wrapping_add(here), len - here),
                 peek,
-                nonblocking || (done != 0 && !all),
+                nonblocking || (call.done() != 0 && !all),
             );
             match part {
-                Ok(0) => return Ok(done.cast_signed()),
+                Ok(0) => return Ok(call.done().cast_signed()),
                 Ok(n) => {
                     here += n;
-                    done += n;
+                    call.add_done(n);
                 }
-                Err(e) => return answer(done, Some(e)),
+                Err(stop) => return answer(call, stop),
             }
             // peeked bytes stay where they are: there is no second look at those behind them
             if peek || (!all && here < len) {
-                return answer(done, None);
+                return Ok(call.done().cast_signed());
             }
         }
     }
-    answer(done, None)
+    Ok(call.done().cast_signed())
 }
 
 fn receive_some(
+    call: &Call<'_>,
     socket: &Socket,
     (to, len): (*mut u8, usize),
     peek: bool,
     nonblocking: bool,
-) -> Outcome<usize> {
+) -> Sleepy<usize> {
     if to.is_null() {
-        return Err(NULL);
+        return Err(NULL.into());
     }
-    let mut inner = socket.wait(nonblocking, may_read)?;
+    let mut inner = socket.wait(call, nonblocking, may_read)?;
     let Some(endpoint) = &mut inner.endpoint else {
-        return Err(NOT_CONNECTED);
+        return Err(NOT_CONNECTED.into());
     };
     match endpoint.read(to, len, peek) {
         Ok(n) => Ok(n),
-        Err(Stopped::Failed(errno)) => Err(Misuse::new(errno, STOPPED)),
+        Err(Stopped::Failed(errno)) => Err(Misuse::new(errno, STOPPED).into()),
         Err(Stopped::End | Stopped::Wait) => Ok(0),
     }
 }
 
-fn send(fd: c_int, pieces: &Pieces, flags: c_int) -> Outcome<isize> {
+fn send(call: &Call<'_>, fd: c_int, pieces: &Pieces, flags: c_int) -> Sleepy<isize> {
     know(flags, libc::MSG_MORE | libc::MSG_WAITALL)?;
     let socket = match table::get(fd)? {
-        Any::Datagram(d) => return d.send(pieces, flags, (core::ptr::null(), 0)),
+        Any::Datagram(d) => return d.send(call, pieces, flags, (core::ptr::null(), 0)),
         _ => table::stream(fd)?,
     };
     let nonblocking = nonblocking(&socket, flags);
-    let mut done = 0;
-    for &(at, len) in pieces {
-        let (n, stopped) = push(&socket, (at, len), nonblocking, |stream, _, left| {
-            stream.send(left)
-        });
-        done += n;
-        if let Some(e) = stopped {
-            return answer(done, Some(e));
-        }
-    }
-    answer(done, None)
+    push(call, &socket, pieces, nonblocking, |stream, _, left| {
+        stream.send(left)
+    })
 }
 
-/// Sends all of the program's bytes, waiting if it may.
+/// Sends all of the program's bytes, waiting if it may. `plan` hears how many went before.
 fn push(
+    call: &Call<'_>,
     socket: &Socket,
-    (from, len): (*mut u8, usize),
+    pieces: &Pieces,
     nonblocking: bool,
     plan: impl Fn(&mut Stream, usize, u32) -> Result<Planned, Stopped>,
-) -> (usize, Option<Misuse>) {
-    if from.is_null() && len != 0 {
-        return (0, Some(NULL));
-    }
-    let mut done = 0;
-    while done < len {
-        let mut inner = match socket.wait(nonblocking, may_send) {
-            Ok(inner) => inner,
-            Err(e) => return (done, Some(e)),
-        };
-        let Some(endpoint) = &mut inner.endpoint else {
-            return (done, Some(NOT_CONNECTED));
-        };
-        let before = done;
-        let (n, stopped) = endpoint.send(from.wrapping_add(done), len - done, |s, at, left| {
-            plan(s, before + at, left)
-        });
-        done += n;
-        if let Some(Stopped::Failed(errno)) = stopped {
-            return (done, Some(Misuse::new(errno, STOPPED)));
+) -> Sleepy<isize> {
+    for (from, len) in behind(pieces, call.done()) {
+        if from.is_null() && len != 0 {
+            return answer(call, NULL.into());
+        }
+        let mut here = 0;
+        while here < len {
+            let mut inner = match socket.wait(call, nonblocking, may_send) {
+                Ok(inner) => inner,
+                Err(stop) => return answer(call, stop),
+            };
+            let Some(endpoint) = &mut inner.endpoint else {
+                return answer(call, NOT_CONNECTED.into());
+            };
+            let before = call.done();
+            let (n, stopped) = endpoint.send(from.wrapping_add(here), len - here, |s, at, left| {
+                plan(s, before + at, left)
+            });
+            here += n;
+            call.add_done(n);
+            if let Some(Stopped::Failed(errno)) = stopped {
+                return answer(call, Misuse::new(errno, STOPPED).into());
+            }
         }
     }
-    (done, None)
+    Ok(call.done().cast_signed())
+}
+
+/// What is left of the buffers behind so many bytes.
+fn behind(pieces: &Pieces, done: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+    let mut skip = done;
+    pieces.iter().map(move |&(at, len)| {
+        let here = skip.min(len);
+        skip -= here;
+        (at.wrapping_add(here), len - here)
+    })
 }
 
 fn one(at: *mut c_void, len: usize) -> Pieces {
@@ -199,20 +207,20 @@ fn vector(list: *const libc::iovec, count: c_int) -> Outcome<Pieces> {
 
 /// `rrecv`
 #[unsafe(no_mangle)]
-extern "C" fn rrecv(fd: c_int, to: *mut c_void, len: usize, flags: c_int) -> isize {
-    enter::<MinusOne, isize>(|| receive(fd, &one(to, len), flags))
+extern "C-unwind" fn rrecv(fd: c_int, to: *mut c_void, len: usize, flags: c_int) -> isize {
+    enter_sleeping::<MinusOne, isize>(|call| receive(call, fd, &one(to, len), flags))
 }
 
 /// `rread`
 #[unsafe(no_mangle)]
-extern "C" fn rread(fd: c_int, to: *mut c_void, len: usize) -> isize {
-    enter::<MinusOne, isize>(|| receive(fd, &one(to, len), 0))
+extern "C-unwind" fn rread(fd: c_int, to: *mut c_void, len: usize) -> isize {
+    enter_sleeping::<MinusOne, isize>(|call| receive(call, fd, &one(to, len), 0))
 }
 
 /// `rreadv`
 #[unsafe(no_mangle)]
-extern "C" fn rreadv(fd: c_int, list: *const libc::iovec, count: c_int) -> isize {
-    enter::<MinusOne, isize>(|| receive(fd, &vector(list, count)?, 0))
+extern "C-unwind" fn rreadv(fd: c_int, list: *const libc::iovec, count: c_int) -> isize {
+    enter_sleeping::<MinusOne, isize>(|call| receive(call, fd, &vector(list, count)?, 0))
 }
 
 /// Writes whose a datagram is.
@@ -224,7 +232,7 @@ pub(super) fn put_from(from: SocketAddr, address: *mut u8, length: Arg<u32>) -> 
 
 /// `rrecvfrom`: the address is the peer's.
 #[unsafe(no_mangle)]
-extern "C" fn rrecvfrom(
+extern "C-unwind" fn rrecvfrom(
     fd: c_int,
     to: *mut c_void,
     len: usize,
@@ -232,16 +240,16 @@ extern "C" fn rrecvfrom(
     address: *mut u8,
     length: Arg<u32>,
 ) -> isize {
-    enter::<MinusOne, isize>(|| {
+    enter_sleeping::<MinusOne, isize>(|call| {
         if let Any::Datagram(datagram) = table::get(fd)? {
             know(flags, libc::MSG_PEEK | libc::MSG_WAITALL)?;
-            let came = datagram.receive(&one(to, len), flags)?;
+            let came = datagram.receive(call, &one(to, len), flags)?;
             if let Some(from) = came.from.filter(|_| !address.is_null()) {
                 put_from(from, address, length)?;
             }
             return Ok(came.copied.cast_signed());
         }
-        let n = receive(fd, &one(to, len), flags)?;
+        let n = receive(call, fd, &one(to, len), flags)?;
         if !address.is_null() {
             let socket = table::stream(fd)?;
             let id = socket.lock().id;
@@ -253,11 +261,11 @@ extern "C" fn rrecvfrom(
 
 /// `rrecvmsg`: no ancillary data.
 #[unsafe(no_mangle)]
-extern "C" fn rrecvmsg(fd: c_int, message: Arg<libc::msghdr>, flags: c_int) -> isize {
-    enter::<MinusOne, isize>(|| {
+extern "C-unwind" fn rrecvmsg(fd: c_int, message: Arg<libc::msghdr>, flags: c_int) -> isize {
+    enter_sleeping::<MinusOne, isize>(|call| {
         let mut m = message.get()?;
         if !m.msg_control.is_null() && m.msg_controllen != 0 {
-            return Err(FLAGS);
+            return Err(FLAGS.into());
         }
         let count = c_int::try_from(m.msg_iovlen).unwrap_or(c_int::MAX);
         let pieces = vector(m.msg_iov, count)?;
@@ -266,7 +274,7 @@ extern "C" fn rrecvmsg(fd: c_int, message: Arg<libc::msghdr>, flags: c_int) -> i
         let n = match table::get(fd)? {
             Any::Datagram(datagram) => {
                 know(flags, libc::MSG_PEEK | libc::MSG_WAITALL)?;
-                let came = datagram.receive(&pieces, flags)?;
+                let came = datagram.receive(call, &pieces, flags)?;
                 if came.cut {
                     m.msg_flags = libc::MSG_TRUNC;
                 }
@@ -276,7 +284,7 @@ extern "C" fn rrecvmsg(fd: c_int, message: Arg<libc::msghdr>, flags: c_int) -> i
                 }
                 came.copied.cast_signed()
             }
-            _ => receive(fd, &pieces, flags)?,
+            _ => receive(call, fd, &pieces, flags)?,
         };
         message.set(m)?;
         Ok(n)
@@ -285,25 +293,25 @@ extern "C" fn rrecvmsg(fd: c_int, message: Arg<libc::msghdr>, flags: c_int) -> i
 
 /// `rsend`
 #[unsafe(no_mangle)]
-extern "C" fn rsend(fd: c_int, from: *mut c_void, len: usize, flags: c_int) -> isize {
-    enter::<MinusOne, isize>(|| send(fd, &one(from, len), flags))
+extern "C-unwind" fn rsend(fd: c_int, from: *mut c_void, len: usize, flags: c_int) -> isize {
+    enter_sleeping::<MinusOne, isize>(|call| send(call, fd, &one(from, len), flags))
 }
 
 /// `rwrite`
 #[unsafe(no_mangle)]
-extern "C" fn rwrite(fd: c_int, from: *mut c_void, len: usize) -> isize {
-    enter::<MinusOne, isize>(|| send(fd, &one(from, len), 0))
+extern "C-unwind" fn rwrite(fd: c_int, from: *mut c_void, len: usize) -> isize {
+    enter_sleeping::<MinusOne, isize>(|call| send(call, fd, &one(from, len), 0))
 }
 
 /// `rwritev`
 #[unsafe(no_mangle)]
-extern "C" fn rwritev(fd: c_int, list: *const libc::iovec, count: c_int) -> isize {
-    enter::<MinusOne, isize>(|| send(fd, &vector(list, count)?, 0))
+extern "C-unwind" fn rwritev(fd: c_int, list: *const libc::iovec, count: c_int) -> isize {
+    enter_sleeping::<MinusOne, isize>(|call| send(call, fd, &vector(list, count)?, 0))
 }
 
 /// `rsendto`: a stream has its peer, and answers EISCONN with an address.
 #[unsafe(no_mangle)]
-extern "C" fn rsendto(
+extern "C-unwind" fn rsendto(
     fd: c_int,
     from: *mut c_void,
     len: usize,
@@ -311,39 +319,39 @@ extern "C" fn rsendto(
     address: *const u8,
     length: u32,
 ) -> isize {
-    enter::<MinusOne, isize>(|| {
+    enter_sleeping::<MinusOne, isize>(|call| {
         if let Any::Datagram(datagram) = table::get(fd)? {
             know(flags, libc::MSG_MORE | libc::MSG_WAITALL)?;
-            return datagram.send(&one(from, len), flags, (address, length));
+            return datagram.send(call, &one(from, len), flags, (address, length));
         }
         if !address.is_null() || length != 0 {
-            return Err(HAS_PEER);
+            return Err(HAS_PEER.into());
         }
-        send(fd, &one(from, len), flags)
+        send(call, fd, &one(from, len), flags)
     })
 }
 
 /// `rsendmsg`: no ancillary data.
 #[unsafe(no_mangle)]
-extern "C" fn rsendmsg(fd: c_int, message: Arg<libc::msghdr>, flags: c_int) -> isize {
-    enter::<MinusOne, isize>(|| {
+extern "C-unwind" fn rsendmsg(fd: c_int, message: Arg<libc::msghdr>, flags: c_int) -> isize {
+    enter_sleeping::<MinusOne, isize>(|call| {
         let m = message.get()?;
         if !m.msg_control.is_null() && m.msg_controllen != 0 {
-            return Err(FLAGS);
+            return Err(FLAGS.into());
         }
         let count = c_int::try_from(m.msg_iovlen).unwrap_or(c_int::MAX);
         let pieces = vector(m.msg_iov, count)?;
         if let Any::Datagram(datagram) = table::get(fd)? {
             know(flags, libc::MSG_MORE | libc::MSG_WAITALL)?;
-            return datagram.send(&pieces, flags, (m.msg_name.cast(), m.msg_namelen));
+            return datagram.send(call, &pieces, flags, (m.msg_name.cast(), m.msg_namelen));
         }
-        send(fd, &pieces, flags)
+        send(call, fd, &pieces, flags)
     })
 }
 
 /// `riomap`: offers memory to the peer; the offset by which its program writes there.
 #[unsafe(no_mangle)]
-extern "C" fn riomap(
+extern "C-unwind" fn riomap(
     fd: c_int,
     at: *mut c_void,
     len: usize,
@@ -351,13 +359,13 @@ extern "C" fn riomap(
     _flags: c_int,
     offset: libc::off_t,
 ) -> libc::off_t {
-    let mapped = enter::<MinusOne, isize>(|| {
+    let mapped = enter_sleeping::<MinusOne, isize>(|call| {
         if protection & !libc::PROT_WRITE != 0 {
-            return Err(Misuse::invalid("riomap: PROT_WRITE or PROT_NONE"));
+            return Err(Misuse::invalid("riomap: PROT_WRITE or PROT_NONE").into());
         }
         let socket = table::stream(fd)?;
         // A connection that was accepted just now has its last step before it.
-        let mut inner = socket.wait(false, |inner| !inner.state().is_opening())?;
+        let mut inner = socket.wait(call, false, |inner| !inner.state().is_opening())?;
         let endpoint = inner.endpoint.as_mut().ok_or(NOT_CONNECTED)?;
         let remote = protection & libc::PROT_WRITE != 0;
         Ok(endpoint.map(at, len, remote, offset)? as isize)
@@ -379,25 +387,25 @@ extern "C" fn riounmap(fd: c_int, at: *mut c_void, len: usize) -> c_int {
 
 /// `riowrite`: writes to memory that the peer offers at an offset.
 #[unsafe(no_mangle)]
-extern "C" fn riowrite(
+extern "C-unwind" fn riowrite(
     fd: c_int,
     from: *mut c_void,
     len: usize,
     offset: libc::off_t,
     flags: c_int,
 ) -> usize {
-    let written = enter::<MinusOne, isize>(|| {
+    let written = enter_sleeping::<MinusOne, isize>(|call| {
         know(flags, libc::MSG_MORE | libc::MSG_WAITALL)?;
         let socket = table::stream(fd)?;
         let nonblocking = nonblocking(&socket, flags);
         let start = offset.cast_unsigned();
-        let (n, stopped) = push(
+        push(
+            call,
             &socket,
-            (from.cast(), len),
+            &one(from, len),
             nonblocking,
             |stream, at, left| stream.send_direct(start.wrapping_add(at as u64), left),
-        );
-        answer(n, stopped)
+        )
     });
     written.cast_unsigned()
 }

@@ -1,18 +1,20 @@
 //! Waiting for sockets and plain descriptors together.
 
 use core::ffi::{c_int, c_short};
+use std::any::Any as Anything;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use rocebud_objects::Misuse;
 use rocebud_rsocket::State;
-use rocebud_verbs::CompChannel as Sleeper;
+use rocebud_verbs::{CompChannel as Sleeper, Watch};
 
-use super::super::boundary::{MinusOne, NULL, Outcome, enter};
+use super::super::boundary::{MinusOne, NULL, Outcome};
+use super::super::sleep::{Call, On, Sleep, Sleepy, Stop, enter_sleeping};
 use super::completions::Look;
 use super::socket::Inner;
 use super::table::{self, Any};
-use super::wait::{LOOK_AGAIN, Place, Waits, sleep_on};
+use super::wait::{LOOK_AGAIN, Place, Waits, poll};
 
 /// What `rpoll` says of a socket.
 fn readiness(inner: &Inner, wanted: c_short) -> c_short {
@@ -49,7 +51,11 @@ pub(super) struct Entry {
 }
 
 /// Looks at a socket; the kernel does at plain descriptors.
-fn look_at<T: Waits>(place: &Place<T>, step: Step, ready: impl Fn(&T) -> c_short) -> c_short {
+fn look_at<T: Waits + 'static>(
+    place: &Place<T>,
+    step: Step,
+    ready: impl Fn(&T) -> c_short,
+) -> c_short {
     let mut inner = place.lock();
     if inner.is_closed() {
         return libc::POLLNVAL;
@@ -69,7 +75,7 @@ enum Step {
     Arm,
 }
 
-fn take<T: Waits>(place: &Place<T>, fds: &[libc::pollfd]) {
+fn take<T: Waits + 'static>(place: &Place<T>, fds: &[libc::pollfd]) {
     let mut inner = place.lock();
     if !inner.is_closed() {
         inner.woken(fds);
@@ -145,75 +151,146 @@ fn look(entries: &mut [Entry], how: Look) {
     entries.iter_mut().for_each(|e| e.look(Step::Look(how)));
 }
 
-/// Waits until one of the entries is ready; how many are. `None`: for ever.
-pub(super) fn wait(entries: &mut [Entry], at_most: Option<Duration>) -> Outcome<usize> {
-    let until = at_most.and_then(|t| Instant::now().checked_add(t));
-    loop {
-        look(entries, Look::Glance);
-        // Whoever is told at once of some of what it asks for, again and again, must hear of the rest, too.
-        let lacks = |e: &&mut Entry| !e.has_all();
-        let lacking = entries.iter_mut().filter(lacks);
-        lacking.for_each(|e| e.look(Step::Look(Look::Pump)));
-        if count(entries) != 0 {
-            if entries.iter().any(Entry::is_plain) {
-                ask_kernel(entries, Duration::ZERO)?;
-            }
-            return Ok(count(entries));
-        }
-        let left = until.map(|t| t.saturating_duration_since(Instant::now()));
-        if left != Some(Duration::ZERO) {
-            entries.iter_mut().for_each(|e| e.look(Step::Arm));
-        }
-        let sleep = match count(entries) {
-            0 => left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN),
-            _ => Duration::ZERO,
-        };
-        ask_kernel(entries, sleep)?;
-        look(entries, Look::Pump);
-        let n = count(entries);
-        if n != 0 || left == Some(Duration::ZERO) {
-            return Ok(n);
-        }
-    }
+fn is_over(until: Option<Instant>) -> bool {
+    until.is_some_and(|t| Instant::now() >= t)
 }
 
-fn ask_kernel(entries: &mut [Entry], at_most: Duration) -> Outcome<()> {
+/// Waits until one of the entries is ready, or for `at_most`; `None`: for ever.
+pub(super) fn wait(
+    call: &Call<'_>,
+    at_most: Option<Duration>,
+    make: impl FnOnce() -> Vec<Entry>,
+) -> Sleepy<Vec<Entry>> {
+    let until = call.until(at_most);
+    let mut entries = match call.woken()?.and_then(Asleep::entries) {
+        Some(mut entries) => {
+            look(&mut entries, Look::Pump);
+            entries
+        }
+        None => {
+            let mut entries = make();
+            look(&mut entries, Look::Glance);
+            // Whoever is told at once of some of what it asks for, again and again, must hear of the rest, too.
+            let lacks = |e: &&mut Entry| !e.has_all();
+            let lacking = entries.iter_mut().filter(lacks);
+            lacking.for_each(|e| e.look(Step::Look(Look::Pump)));
+            if count(&entries) != 0 && entries.iter().any(Entry::is_plain) {
+                ask_kernel(&mut entries)?;
+            }
+            entries
+        }
+    };
+    let mut asked = !call.is_first();
+    while count(&entries) == 0 && !(asked && is_over(until)) {
+        if !is_over(until) {
+            entries.iter_mut().for_each(|e| e.look(Step::Arm));
+            if count(&entries) == 0 {
+                return Err(Stop::Sleep(Box::new(Asleep::new(entries, until))));
+            }
+        }
+        ask_kernel(&mut entries)?;
+        look(&mut entries, Look::Pump);
+        asked = true;
+    }
+    Ok(entries)
+}
+
+/// The descriptors of all entries, and how many each has.
+fn descriptors(entries: &[Entry]) -> (Vec<libc::pollfd>, Vec<usize>) {
     let mut fds = Vec::new();
     let of_entry = |e: &Entry| {
         let before = fds.len();
         e.descriptors(&mut fds);
         fds.len() - before
     };
-    let lengths: Vec<usize> = entries.iter().map(of_entry).collect();
-    let sleeper = match at_most {
-        Duration::ZERO => None,
-        _ => entries.iter().find_map(Entry::sleeper),
-    };
-    let waited = sleep_on(sleeper.as_ref(), &mut fds, at_most);
-    let mut rest = fds.as_slice();
+    let lengths = entries.iter().map(of_entry).collect();
+    (fds, lengths)
+}
+
+/// What the kernel has seen at them.
+fn seen(entries: &mut [Entry], fds: &[libc::pollfd], lengths: &[usize]) {
+    let mut rest = fds;
     for (entry, len) in entries.iter_mut().zip(lengths) {
-        let (of_entry, behind) = rest.split_at_checked(len).unwrap_or_default();
+        let (of_entry, behind) = rest.split_at_checked(*len).unwrap_or_default();
         entry.seen(of_entry);
         rest = behind;
     }
-    waited
+}
+
+fn ask_kernel(entries: &mut [Entry]) -> Outcome<()> {
+    let (mut fds, lengths) = descriptors(entries);
+    let asked = poll(&mut fds);
+    seen(entries, &fds, &lengths);
+    asked
+}
+
+/// A thread that waits for many.
+struct Asleep {
+    entries: Vec<Entry>,
+    fds: Vec<libc::pollfd>,
+    lengths: Vec<usize>,
+    watch: Option<Watch>,
+    at_most: Duration,
+    awake: bool,
+}
+
+impl Asleep {
+    fn new(entries: Vec<Entry>, until: Option<Instant>) -> Self {
+        let (mut fds, lengths) = descriptors(&entries);
+        let sleeper = entries.iter().find_map(Entry::sleeper);
+        let watch = sleeper.map(|sleeper| sleeper.sleep_on(&mut fds));
+        let left = until.map(|t| t.saturating_duration_since(Instant::now()));
+        Self {
+            entries,
+            fds,
+            lengths,
+            watch,
+            at_most: left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN),
+            awake: false,
+        }
+    }
+
+    fn entries(sleep: Box<dyn Sleep>) -> Option<Vec<Entry>> {
+        let sleep: Box<dyn Anything> = sleep;
+        let mut this = sleep.downcast::<Self>().ok()?;
+        Some(core::mem::take(&mut this.entries))
+    }
+}
+
+impl Sleep for Asleep {
+    fn on(&mut self) -> On {
+        On::Descriptors(self.fds.as_mut_ptr(), self.fds.len(), self.at_most)
+    }
+
+    fn wake(&mut self) {
+        if !core::mem::replace(&mut self.awake, true) {
+            self.watch = None;
+            seen(&mut self.entries, &self.fds, &self.lengths);
+        }
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        self.wake();
+    }
 }
 
 /// `rpoll`: sockets and plain descriptors; `timeout` in ms, negative for ever.
 #[unsafe(no_mangle)]
-extern "C" fn rpoll(fds: *mut libc::pollfd, n: libc::nfds_t, timeout: c_int) -> c_int {
-    enter::<MinusOne, c_int>(|| {
+extern "C-unwind" fn rpoll(fds: *mut libc::pollfd, n: libc::nfds_t, timeout: c_int) -> c_int {
+    enter_sleeping::<MinusOne, c_int>(|call| {
         if fds.is_null() && n != 0 {
-            return Err(NULL);
+            return Err(NULL.into());
         }
         let fds = match n {
             0 => &mut [],
             // SAFETY: the caller vouches for n entries, its own for the time of the call.
             _ => unsafe { core::slice::from_raw_parts_mut(fds, n as usize) },
         };
-        let mut entries: Vec<Entry> = fds.iter().map(Entry::of).collect();
         let at_most = u64::try_from(timeout).ok().map(Duration::from_millis);
-        let ready = wait(&mut entries, at_most)?;
+        let entries = wait(call, at_most, || fds.iter().map(Entry::of).collect())?;
+        let ready = count(&entries);
         for (fd, entry) in fds.iter_mut().zip(&entries) {
             fd.revents = entry.found;
         }
@@ -246,44 +323,29 @@ const WRITE: c_short = libc::POLLOUT | libc::POLLERR;
 
 /// `rselect`: as `rpoll`, with sets. The time left is not told.
 #[unsafe(no_mangle)]
-extern "C" fn rselect(
+extern "C-unwind" fn rselect(
     n: c_int,
     reads: Set,
     writes: Set,
     excepts: Set,
     timeout: *mut libc::timeval,
 ) -> c_int {
-    enter::<MinusOne, c_int>(|| {
+    enter_sleeping::<MinusOne, c_int>(|call| {
         if !(0..=libc::FD_SETSIZE as c_int).contains(&n) {
-            return Err(Misuse::invalid("rselect: descriptors go from 0 to 1023"));
+            return Err(Misuse::invalid("rselect: descriptors go from 0 to 1023").into());
         }
         let at_most = match timeout.is_null() {
             true => None,
             // SAFETY: the caller vouches for it.
             false => Some(duration(unsafe { timeout.read() })?),
         };
-        let mut entries: Vec<Entry> = (0..n)
-            .filter_map(|fd| {
-                let mut wanted = 0;
-                wanted |= if has(reads, fd) { libc::POLLIN } else { 0 };
-                wanted |= if has(writes, fd) { libc::POLLOUT } else { 0 };
-                wanted |= if has(excepts, fd) { libc::POLLPRI } else { 0 };
-                let pollfd = libc::pollfd {
-                    fd,
-                    events: wanted,
-                    revents: 0,
-                };
-                (wanted != 0).then(|| Entry::of(&pollfd))
-            })
-            .collect();
-        wait(&mut entries, at_most)?;
-        if let Some(bad) = entries.iter().find(|e| e.found & libc::POLLNVAL != 0) {
-            let _ = bad;
+        let entries = wait(call, at_most, || in_sets(n, (reads, writes, excepts)))?;
+        if entries.iter().any(|e| e.found & libc::POLLNVAL != 0) {
             const BAD: Misuse = Misuse::new(
                 rocebud_objects::Errno::EBADF,
                 "rselect: a set has a number that is no descriptor",
             );
-            return Err(BAD);
+            return Err(BAD.into());
         }
         let mut bits = 0;
         for e in &entries {
@@ -301,6 +363,24 @@ extern "C" fn rselect(
         }
         Ok(bits)
     })
+}
+
+/// What is to be looked at.
+fn in_sets(n: c_int, (reads, writes, excepts): (Set, Set, Set)) -> Vec<Entry> {
+    let entry = |fd| {
+        let asked = |set, what| if has(set, fd) { what } else { 0 };
+        let events = asked(reads, libc::POLLIN)
+            | asked(writes, libc::POLLOUT)
+            | asked(excepts, libc::POLLPRI);
+        let revents = 0;
+        let pollfd = libc::pollfd {
+            fd,
+            events,
+            revents,
+        };
+        (events != 0).then(|| Entry::of(&pollfd))
+    };
+    (0..n).filter_map(entry).collect()
 }
 
 fn duration(t: libc::timeval) -> Outcome<Duration> {

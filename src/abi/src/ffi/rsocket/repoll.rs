@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use rocebud_objects::{Errno, Misuse};
 
 use super::super::boundary::{Arg, MinusOne, NULL, Outcome, enter, last_errno};
+use super::super::sleep::{Call, Sleepy, enter_sleeping};
 use super::poll::{self, Entry};
 use super::table::{self, Any};
-use super::wait::LOOK_AGAIN;
 
 /// See the module. Its number is an eventfd, which is readable for a moment whenever the set
 /// changes: whoever waits looks again.
@@ -133,27 +133,35 @@ impl Set {
     }
 
     /// Waits until one of the members is ready; which are, at most `most`.
-    fn wait(&self, most: usize, at_most: Option<Duration>) -> Outcome<Vec<libc::epoll_event>> {
-        let until = at_most.and_then(|t| Instant::now().checked_add(t));
+    fn wait(
+        &self,
+        call: &Call<'_>,
+        most: usize,
+        at_most: Option<Duration>,
+    ) -> Sleepy<Vec<libc::epoll_event>> {
+        let until = call.until(at_most);
         loop {
-            self.calm();
-            let members = self.lock().clone();
-            let of_set = libc::pollfd {
-                fd: self.fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            let mut entries = vec![Entry::of(&of_set)];
-            entries.extend(members.iter().map(|m| Entry::of(&wanted(m))));
-            let left = until.map(|t| t.saturating_duration_since(Instant::now()));
-            // Another thread may take the word that the set has changed.
-            let slice = left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
-            poll::wait(&mut entries, Some(slice))?;
+            // Who sleeps looks again by and by: another thread may take the word that the set has changed.
+            let entries = poll::wait(call, at_most, || self.entries())?;
             let found = self.found(&entries, most);
             if !found.is_empty() || until.is_some_and(|t| Instant::now() >= t) {
                 return Ok(found);
             }
         }
+    }
+
+    /// The set's own, and the members.
+    fn entries(&self) -> Vec<Entry> {
+        self.calm();
+        let members = self.lock().clone();
+        let of_set = libc::pollfd {
+            fd: self.fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut entries = vec![Entry::of(&of_set)];
+        entries.extend(members.iter().map(|m| Entry::of(&wanted(m))));
+        entries
     }
 
     /// What to tell of; the first entry is the set's own.
@@ -250,20 +258,20 @@ extern "C" fn repoll_ctl(
 
 /// `repoll_wait`: `timeout` in ms, negative for ever.
 #[unsafe(no_mangle)]
-extern "C" fn repoll_wait(
+extern "C-unwind" fn repoll_wait(
     set_fd: c_int,
     events: *mut libc::epoll_event,
     most: c_int,
     timeout: c_int,
 ) -> c_int {
-    enter::<MinusOne, c_int>(|| {
+    enter_sleeping::<MinusOne, c_int>(|call| {
         let most = usize::try_from(most).ok().filter(|n| *n != 0);
         let most = most.ok_or(Misuse::invalid("repoll_wait: room for one event at least"))?;
         if events.is_null() {
-            return Err(NULL);
+            return Err(NULL.into());
         }
         let at_most = u64::try_from(timeout).ok().map(Duration::from_millis);
-        let found = set(set_fd)?.wait(most, at_most)?;
+        let found = set(set_fd)?.wait(call, most, at_most)?;
         for (i, event) in found.iter().enumerate() {
             // SAFETY: the caller vouches for the room, and no more were found than it has.
             unsafe { events.wrapping_add(i).write_unaligned(*event) };

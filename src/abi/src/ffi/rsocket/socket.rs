@@ -31,13 +31,13 @@ const UNHEARD_MAX: u32 = 4;
 
 /// See the module.
 pub(super) struct Socket {
-    place: Place<Inner>,
+    place: Arc<Place<Inner>>,
     pub(super) domain: c_int,
 }
 
 impl Deref for Socket {
-    type Target = Place<Inner>;
-    fn deref(&self) -> &Place<Inner> {
+    type Target = Arc<Place<Inner>>;
+    fn deref(&self) -> &Arc<Place<Inner>> {
         &self.place
     }
 }

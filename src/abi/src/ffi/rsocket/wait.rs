@@ -5,15 +5,17 @@
 //! for something that is not there yet makes it: after a sleep, since packets may have ended that, or to
 //! spare the sleep.
 
+use std::any::Any;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rocebud_objects::{Errno, Misuse};
-use rocebud_verbs::CompChannel as Sleeper;
+use rocebud_verbs::{CompChannel as Sleeper, Watch};
 
 use super::super::boundary::{Outcome, last_errno};
+use super::super::sleep::{Call, On, Semaphore, Sleep, Sleepy, Stop};
 use super::completions::Look;
 
 /// How long a sleeper believes that nothing happened that it was not told of: another thread may
@@ -54,21 +56,22 @@ pub(super) struct Place<T> {
     /// The socket's number.
     pub(super) fd: RawFd,
     inner: Mutex<T>,
-    changed: Condvar,
-    /// Threads that wait for the sleeper. Changed with the lock held.
-    waiting: AtomicU32,
+    /// Threads that wait for the sleeper. Changed with the lock on `inner` held.
+    queue: Mutex<Vec<Arc<Semaphore>>>,
+    /// How many.
+    waiting: AtomicUsize,
     polling: Polling,
 }
 
-impl<T: Waits> Place<T> {
-    pub(super) const fn new(fd: RawFd, inner: T) -> Self {
-        Self {
+impl<T: Waits + 'static> Place<T> {
+    pub(super) fn new(fd: RawFd, inner: T) -> Arc<Self> {
+        Arc::new(Self {
             fd,
             inner: Mutex::new(inner),
-            changed: Condvar::new(),
-            waiting: AtomicU32::new(0),
+            queue: Mutex::new(Vec::new()),
+            waiting: AtomicUsize::new(0),
             polling: Polling::new(),
-        }
+        })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, T> {
@@ -77,25 +80,35 @@ impl<T: Waits> Place<T> {
 
     /// Tells threads that wait for this socket's sleeper to look again. Called after a change that was
     /// made with the lock held: who waits has either seen it, or was counted before. Nobody waits most
-    /// of the time, and waking nobody is a system call, too.
+    /// of the time.
     pub(super) fn stir(&self) {
         if self.waiting.load(Ordering::Acquire) != 0 {
-            self.changed.notify_all();
+            self.change_queue(|queue| queue.drain(..).for_each(|who| who.post()));
         }
+    }
+
+    fn change_queue(&self, change: impl FnOnce(&mut Vec<Arc<Semaphore>>)) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut queue);
+        self.waiting.store(queue.len(), Ordering::Release);
     }
 
     /// Waits until `ready`, which only looks; EAGAIN if the socket may not wait.
     pub(super) fn wait(
-        &self,
+        self: &Arc<Self>,
+        call: &Call<'_>,
         nonblocking: bool,
         ready: impl Fn(&T) -> bool,
-    ) -> Outcome<MutexGuard<'_, T>> {
+    ) -> Sleepy<MutexGuard<'_, T>> {
+        let mut how = match call.woken()? {
+            Some(sleep) => self.check_same(sleep)?,
+            None => Look::Glance,
+        };
         let mut inner = self.lock();
-        let mut how = Look::Glance;
         let mut polled_since = None;
         loop {
             if inner.is_closed() {
-                return Err(CLOSED);
+                return Err(CLOSED.into());
             }
             inner.look(how);
             if ready(&inner) {
@@ -112,7 +125,11 @@ impl<T: Waits> Place<T> {
                 }
                 // A program that only ever tries must hear of a dead peer as well.
                 inner.hear();
-                return if ready(&inner) { Ok(inner) } else { Err(AGAIN) };
+                return if ready(&inner) {
+                    Ok(inner)
+                } else {
+                    Err(AGAIN.into())
+                };
             }
             if how == Look::Glance && self.polling.is_worth_it() {
                 polled_since = Some(Instant::now());
@@ -125,82 +142,117 @@ impl<T: Waits> Place<T> {
                 self.polling.was_vain();
                 polled_since = None;
             }
-            inner = self.sleep(inner, &ready)?;
+            if !*inner.sleeping() {
+                inner.arm();
+                if ready(&inner) {
+                    continue;
+                }
+            }
+            return Err(Stop::Sleep(Box::new(self.sleep(inner))));
         }
     }
 
-    /// Sleeps once, unless something has happened by now.
-    fn sleep<'a>(
-        &'a self,
-        mut inner: MutexGuard<'a, T>,
-        ready: &impl Fn(&T) -> bool,
-    ) -> Outcome<MutexGuard<'a, T>> {
-        if *inner.sleeping() {
-            self.waiting.fetch_add(1, Ordering::Release);
-            let woken = self.changed.wait_timeout(inner, LOOK_AGAIN);
-            let inner = woken.unwrap_or_else(PoisonError::into_inner).0;
-            self.waiting.fetch_sub(1, Ordering::Release);
-            return Ok(inner);
+    /// After a sleep a number may be another socket's.
+    fn check_same(self: &Arc<Self>, sleep: Box<dyn Sleep>) -> Outcome<Look> {
+        let sleep: Box<dyn Any> = sleep;
+        match sleep.downcast::<Asleep<T>>() {
+            Ok(sleep) if Arc::ptr_eq(self, &sleep.place) => Ok(Look::Pump),
+            _ => Err(CLOSED),
         }
-        inner.arm();
-        if ready(&inner) {
-            return Ok(inner);
+    }
+
+    /// Behind a thread that sleeps on the descriptors, or on them.
+    fn sleep(self: &Arc<Self>, mut inner: MutexGuard<'_, T>) -> Asleep<T> {
+        let place = Arc::clone(self);
+        if *inner.sleeping() {
+            let semaphore = Semaphore::own();
+            self.change_queue(|queue| queue.push(Arc::clone(&semaphore)));
+            return Asleep {
+                place,
+                at: At::Behind(semaphore),
+            };
         }
         let mut fds = Vec::with_capacity(FDS_USUAL);
         inner.descriptors(self.fd, &mut fds);
         let sleeper = inner.sleeper();
         *inner.sleeping() = true;
         drop(inner);
-        let waited = sleep_on(sleeper.as_ref(), &mut fds, LOOK_AGAIN);
-        let mut inner = self.lock();
-        *inner.sleeping() = false;
-        self.stir();
-        if !inner.is_closed() {
-            inner.woken(&fds);
+        let own = fds.len();
+        let watch = sleeper.map(|sleeper| sleeper.sleep_on(&mut fds));
+        Asleep {
+            place,
+            at: At::Descriptors { fds, own, watch },
         }
-        waited.map(|()| inner)
     }
 }
 
 /// Descriptors of a socket and the device.
 const FDS_USUAL: usize = 8;
 
-/// Waits for descriptors. EINTR after a signal.
-pub(super) fn sleep_on(
-    sleeper: Option<&Sleeper>,
-    fds: &mut Vec<libc::pollfd>,
-    at_most: Duration,
-) -> Outcome<()> {
-    let failed = match sleeper {
-        Some(sleeper) => {
-            let at_most = u64::try_from(at_most.as_nanos()).unwrap_or(u64::MAX);
-            let slept = sleeper.sleep_on(fds, Some(at_most));
-            slept.err().and_then(|e| e.raw_os_error()).map(Errno)
+/// A thread that waits at a socket.
+struct Asleep<T: Waits + 'static> {
+    place: Arc<Place<T>>,
+    at: At,
+}
+
+enum At {
+    /// The socket's own come first.
+    Descriptors {
+        fds: Vec<libc::pollfd>,
+        own: usize,
+        watch: Option<Watch>,
+    },
+    Behind(Arc<Semaphore>),
+    Awake,
+}
+
+impl<T: Waits + 'static> Sleep for Asleep<T> {
+    fn on(&mut self) -> On {
+        match &mut self.at {
+            At::Descriptors { fds, .. } => On::Descriptors(fds.as_mut_ptr(), fds.len(), LOOK_AGAIN),
+            At::Behind(semaphore) => semaphore.on(LOOK_AGAIN),
+            At::Awake => On::NOTHING,
         }
-        None => poll(fds, at_most),
-    };
-    match failed {
-        Some(errno) => Err(Misuse::new(errno, "a signal came while the call waited")),
-        None => Ok(()),
+    }
+
+    fn wake(&mut self) {
+        let place = &self.place;
+        match core::mem::replace(&mut self.at, At::Awake) {
+            At::Descriptors { fds, own, watch } => {
+                drop(watch);
+                let mut inner = place.lock();
+                *inner.sleeping() = false;
+                place.stir();
+                if !inner.is_closed() {
+                    inner.woken(fds.get(..own).unwrap_or_default());
+                }
+            }
+            At::Behind(semaphore) => {
+                let _inner = place.lock();
+                place.change_queue(|queue| queue.retain(|who| !Arc::ptr_eq(who, &semaphore)));
+            }
+            At::Awake => {}
+        }
     }
 }
 
-fn poll(fds: &mut [libc::pollfd], at_most: Duration) -> Option<Errno> {
-    let timeout = libc::timespec {
-        tv_sec: at_most.as_secs().cast_signed(),
-        tv_nsec: i64::from(at_most.subsec_nanos()),
-    };
-    let none = core::ptr::null();
-    // SAFETY: as many entries as said; the time is ours, the set of signals is not given.
-    let n = unsafe {
-        libc::ppoll(
-            fds.as_mut_ptr(),
-            fds.len() as libc::nfds_t,
-            &raw const timeout,
-            none,
-        )
-    };
-    (n < 0).then(last_errno)
+impl<T: Waits + 'static> Drop for Asleep<T> {
+    fn drop(&mut self) {
+        self.wake();
+    }
+}
+
+/// Asks the kernel at once.
+pub(super) fn poll(fds: &mut [libc::pollfd]) -> Outcome<()> {
+    // SAFETY: as many entries as said.
+    let n = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) };
+    match n {
+        0.. => Ok(()),
+        _ => Err(Misuse::new(
+            last_errno(),
+            "the descriptors cannot be polled",
+        )),
+    }
 }
 
 /// Whether to poll before a sleep: always at first, and while it pays; the more rarely the more often

@@ -7,6 +7,7 @@ use rocebud_objects::{Errno, Misuse};
 use rocebud_rsocket::options::{Phase, names};
 
 use super::super::super::boundary::{NULL, Outcome};
+use super::super::super::sleep::{Call, Sleepy};
 use super::super::io;
 use super::end::named;
 use super::{Datagram, Inner, Pieces, udp};
@@ -84,19 +85,24 @@ impl Datagram {
     }
 
     /// One datagram, into the program's buffers.
-    pub(in super::super) fn receive(&self, pieces: &Pieces, flags: c_int) -> Outcome<Received> {
+    pub(in super::super) fn receive(
+        &self,
+        call: &Call<'_>,
+        pieces: &Pieces,
+        flags: c_int,
+    ) -> Sleepy<Received> {
         if pieces.iter().any(|(at, len)| at.is_null() && *len != 0) {
-            return Err(NULL);
+            return Err(NULL.into());
         }
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.lock().nonblocking;
-        let mut inner = self.wait(nonblocking, Inner::may_read)?;
+        let mut inner = self.wait(call, nonblocking, Inner::may_read)?;
         match inner.read(pieces, flags & libc::MSG_PEEK != 0) {
             Some((len, copied, from)) => Ok(Received {
                 copied,
                 cut: copied < len,
                 from: Some(from),
             }),
-            None if inner.is_dead() => Err(GONE),
+            None if inner.is_dead() => Err(GONE.into()),
             None => Ok(Received {
                 copied: 0,
                 cut: false,
@@ -108,21 +114,22 @@ impl Datagram {
     /// One datagram of the program's bytes. `to`: an address and its length, NULL for the peer.
     pub(in super::super) fn send(
         &self,
+        call: &Call<'_>,
         pieces: &Pieces,
         flags: c_int,
         (to, length): (*const u8, u32),
-    ) -> Outcome<isize> {
+    ) -> Sleepy<isize> {
         if pieces.iter().any(|(at, len)| at.is_null() && *len != 0) {
-            return Err(NULL);
+            return Err(NULL.into());
         }
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.lock().nonblocking;
-        let mut inner = self.wait(nonblocking, Inner::may_send)?;
+        let mut inner = self.wait(call, nonblocking, Inner::may_send)?;
         let to = match to.is_null() {
             true => inner.peer.ok_or(NO_PEER)?,
             false => named(address(to, length, inner.v6)?),
         };
         if inner.shut.1 {
-            return Err(ENDED);
+            return Err(ENDED.into());
         }
         let wait = if nonblocking { libc::MSG_DONTWAIT } else { 0 };
         let len = inner.send(to, pieces, wait)?;

@@ -29,6 +29,7 @@ use rocebud_verbs::CompChannel as Sleeper;
 use rocebud_verbs::cm::Manager;
 
 use super::super::boundary::Outcome;
+use super::super::sleep::{Call, Sleepy};
 use super::completions::{Completions, Look};
 use super::defaults;
 use super::wait::{Place, Waits, watch};
@@ -53,12 +54,12 @@ pub(super) type Pieces = [(*mut u8, usize)];
 
 /// See the module.
 pub(super) struct Datagram {
-    place: Place<Inner>,
+    place: Arc<Place<Inner>>,
 }
 
 impl Deref for Datagram {
-    type Target = Place<Inner>;
-    fn deref(&self) -> &Place<Inner> {
+    type Target = Arc<Place<Inner>>;
+    fn deref(&self) -> &Arc<Place<Inner>> {
         &self.place
     }
 }
@@ -138,11 +139,14 @@ impl Datagram {
         }))
     }
 
+    /// Waits until what was sent has gone.
+    pub(super) fn end(&self, call: &Call<'_>) -> Sleepy<()> {
+        self.wait(call, false, Inner::is_quiet).map(drop)
+    }
+
     /// Destroys everything but the number, which goes with the last user of the socket. Other threads that
     /// wait here find it closed.
     pub(super) fn close(&self) {
-        // What was sent still counts.
-        while matches!(self.wait(false, Inner::is_quiet), Err(e) if e.errno.0 == libc::EINTR) {}
         let mut inner = self.lock();
         inner.closed = true;
         core::mem::take(&mut inner.ways).close();
