@@ -214,8 +214,8 @@ static void paths(void)
 }
 
 /* ---- addresses of InfiniBand ports and other families; how names become addresses. The errnos are those of
- * Linux 6.1 with rdma_rxe and of librdmacm 44, but for the AF_IB wildcard and addresses with a P_Key, which they
- * take although no RoCE peer can be named so. */
+ * Linux 6.1 with rdma_rxe and of librdmacm 44, but for AF_IB addresses with a P_Key, which they take although no
+ * RoCE port has one. */
 
 static struct sockaddr_ib ib_address(const char *gid)
 {
@@ -225,6 +225,47 @@ static struct sockaddr_ib ib_address(const char *gid)
 	return a;
 }
 
+/* The wildcard of AF_IB covers all addresses: a peer comes in by its IP. */
+static void ib_wildcard(enum rdma_port_space ps)
+{
+	struct sockaddr_ib any = ib_address(NULL), *shown;
+	struct rdma_cm_id *id, *client;
+	any.sib_sid = htobe64(((uint64_t)ps ^ 1) << 16);
+	any.sib_sid_mask = htobe64(RDMA_IB_IP_PS_MASK);
+	NEED(!rdma_create_id(channel, &id, NULL, ps));
+	REFUSED(rdma_bind_addr(id, (struct sockaddr *)&any), EPROTONOSUPPORT);
+	any.sib_sid = htobe64((uint64_t)ps << 16 | 7611);
+	any.sib_sid_mask = htobe64(RDMA_IB_IP_PS_MASK | RDMA_IB_IP_PORT_MASK);
+	CHECK(!rdma_bind_addr(id, (struct sockaddr *)&any));
+	shown = (void *)rdma_get_local_addr(id);
+	CHECK(shown->sib_family == AF_IB && shown->sib_sid == any.sib_sid && rdma_get_src_port(id) == htons(7611));
+	REFUSED(rdma_bind_addr(id, (struct sockaddr *)&any), EINVAL);
+	CHECK(!rdma_listen(id, 1) && shown->sib_family == AF_IB);
+	CHECK(!rdma_destroy_id(id));
+	/* without a service ID: any port */
+	any = ib_address(NULL);
+	NEED(!rdma_create_id(channel, &id, NULL, ps));
+	CHECK(!rdma_bind_addr(id, (struct sockaddr *)&any) && !rdma_listen(id, 1) && rdma_get_src_port(id));
+	if (ps == RDMA_PS_TCP) {
+		struct sockaddr_storage before = where;
+		struct rdma_conn_param param = PARAM;
+		param.qp_num = 0x4711;
+		((struct sockaddr_in *)&where)->sin_port = rdma_get_src_port(id);
+		client = routed();
+		where = before;
+		NEED(!rdma_connect(client, &param));
+		struct rdma_cm_event *event = want(RDMA_CM_EVENT_CONNECT_REQUEST);
+		struct rdma_cm_id *server = event->id;
+		CHECK(event->listen_id == id && rdma_get_local_addr(server)->sa_family == where.ss_family);
+		rdma_ack_cm_event(event);
+		CHECK(!rdma_reject(server, NULL, 0));
+		pass(RDMA_CM_EVENT_REJECTED);
+		without(client);
+		without(server);
+	}
+	CHECK(!rdma_destroy_id(id));
+}
+
 static void ib_addresses(enum rdma_port_space ps, int wildcard, int mixed)
 {
 	struct sockaddr_ib any = ib_address(NULL), own = ib_address("::ffff:127.0.0.1"), other = ib_address("fe80::1");
@@ -232,7 +273,8 @@ static void ib_addresses(enum rdma_port_space ps, int wildcard, int mixed)
 	struct rdma_cm_id *id;
 	NEED(!rdma_create_id(channel, &id, NULL, ps));
 	for (int i = 0; i < 3; i++) {
-		REFUSED(rdma_bind_addr(id, all[i]), i ? ENODEV : wildcard);
+		if (i || ps == RDMA_PS_IPOIB)
+			REFUSED(rdma_bind_addr(id, all[i]), i ? ENODEV : wildcard);
 		REFUSED(rdma_resolve_addr(id, NULL, all[i], 500), wildcard);
 		REFUSED(rdma_resolve_addr(id, ip, all[i], 500), EINVAL);
 		REFUSED(rdma_resolve_addr(id, all[i], ip, 500), i ? ENODEV : mixed);
@@ -246,6 +288,9 @@ static void families(void)
 	ib_addresses(RDMA_PS_UDP, ENODEV, EINVAL);
 	ib_addresses(RDMA_PS_IB, ENODEV, EINVAL);
 	ib_addresses(RDMA_PS_IPOIB, EPROTONOSUPPORT, EPROTONOSUPPORT);
+	ib_wildcard(RDMA_PS_TCP);
+	ib_wildcard(RDMA_PS_UDP);
+	ib_wildcard(RDMA_PS_IB);
 	static const int strange[] = { AF_UNSPEC, AF_UNIX, AF_AX25, AF_NETLINK, AF_PACKET, AF_MPLS, 255 };
 	for (size_t i = 0; i < sizeof(strange) / sizeof(*strange); i++) {
 		struct sockaddr_storage a = { .ss_family = (sa_family_t)strange[i] };
@@ -286,6 +331,7 @@ static void names(void)
 		{ own, "7600", 0, 0, IBV_QPT_XRC_SEND, RDMA_PS_IB, 0, 0, AF_INET, IBV_QPT_XRC_SEND, RDMA_PS_IB },
 		{ own, "noservice", 0, 0, 0, 0, EAI_SERVICE, 0, 0, 0, 0 },
 		{ own, "7600", 0x1000, 0, 0, 0, 0, 0, AF_INET, RC, TCP },
+		{ own, "7600", 1 << 5, 0, 0, 0, 0, 0, AF_INET, RC, TCP }, /* RAI_SA: nobody to ask, as upstream */
 	};
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
 		const struct name *n = &all[i];

@@ -12,8 +12,8 @@ use super::types::{PS_IPOIB, sockaddr_storage};
 const FAMILY: Misuse = Misuse::new(Errno::EINVAL, "only IPv4 and IPv6 addresses");
 
 /// Addresses of InfiniBand ports. Where the kernel refuses them for its RoCE devices, so do we, with its
-/// errnos ([`refuse_ib`]). It takes their wildcard, and any address whose P_Key fits; no RoCE peer can be named
-/// by these, so they are refused too.
+/// errnos ([`refuse_ib`]). It takes their wildcard to bind to, which covers every device and all families
+/// ([`IbAny`]). It takes any address whose P_Key fits, too; no RoCE port has one, so these are refused.
 pub(super) const AF_IB: i32 = 27;
 const NO_IB: Misuse = Misuse::new(
     Errno::ENODEV,
@@ -26,7 +26,7 @@ const MIXED: Misuse = Misuse::new(
 );
 const NO_IB_PORTS: Misuse = Misuse::new(
     Errno(libc::EPROTONOSUPPORT),
-    "RDMA_PS_IPOIB has no AF_IB addresses",
+    "an AF_IB address of another port space; RDMA_PS_IPOIB has none",
 );
 
 /// An AF_IB address; whether it is the wildcard.
@@ -60,6 +60,55 @@ pub(super) fn refuse_ib(ps: c_int, source: *const u8, destination: *const u8) ->
         (PS_IPOIB, true, _) => Err(NO_IB_PORTS),
         (_, true, None) if !destination.is_null() => Err(MIXED),
         _ => Ok(()),
+    }
+}
+
+/// The AF_IB wildcard: a port, in the words of a service ID (IBTA A11).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IbAny {
+    bytes: [u8; size_of::<sockaddr_ib>()],
+    pub(super) port: u16,
+}
+
+/// Where `struct sockaddr_ib` has the service ID and its mask.
+const SID: core::ops::Range<usize> = 24..32;
+const MASK: core::ops::Range<usize> = 32..40;
+#[allow(non_camel_case_types, reason = "the name in ib.h")]
+type sockaddr_ib = [u8; 48];
+
+impl IbAny {
+    /// An address to bind to, if it is the wildcard. EPROTONOSUPPORT: a service ID of another port space.
+    pub(super) fn read(ps: c_int, address: *const u8) -> Outcome<Option<Self>> {
+        /// The bits of a service ID that name the port space.
+        const SPACE: u64 = !0xffff;
+        if ib(address) != Some(true) {
+            return Ok(None);
+        }
+        // SAFETY: the caller's address of this family.
+        let bytes = unsafe { address.cast::<sockaddr_ib>().read_unaligned() };
+        let word = |at: core::ops::Range<usize>| {
+            let mut word = [0; 8];
+            word.copy_from_slice(bytes.get(at).unwrap_or(&[0; 8]));
+            u64::from_be_bytes(word)
+        };
+        let (sid, mask) = (word(SID), word(MASK));
+        let space = u64::try_from(ps).unwrap_or(0) << 16;
+        if (sid ^ space) & mask & SPACE != 0 {
+            return Err(NO_IB_PORTS);
+        }
+        let port = (sid & mask & !SPACE) as u16;
+        Ok(Some(Self { bytes, port }))
+    }
+
+    /// As the kernel shows it, with the port that it got.
+    pub(super) fn storage(&self, ps: c_int, port: u16) -> sockaddr_storage {
+        let sid = (u64::try_from(ps).unwrap_or(0) << 16) | u64::from(port);
+        let mut out = sockaddr_storage([0; 128]);
+        let b = &mut out.0;
+        b[..self.bytes.len()].copy_from_slice(&self.bytes);
+        b[SID].copy_from_slice(&sid.to_be_bytes());
+        b[MASK].copy_from_slice(&u64::MAX.to_be_bytes());
+        out
     }
 }
 
@@ -137,6 +186,7 @@ pub(super) fn c_port(address: &sockaddr_storage) -> u16 {
     let b = &address.0;
     match i32::from(u16::from_ne_bytes([b[0], b[1]])) {
         libc::AF_INET | libc::AF_INET6 => u16::from_ne_bytes([b[2], b[3]]),
+        AF_IB => u16::from_ne_bytes([b[30], b[31]]),
         _ => 0,
     }
 }

@@ -142,9 +142,6 @@ fn lookup(
     if node.is_null() && service.is_null() && hints.is_none() {
         return Err(Misuse::invalid("rdma_getaddrinfo: nothing is asked for").into());
     }
-    if hints.is_some_and(|h| h.ai_flags & SA != 0) {
-        return Err(NO_SA.into());
-    }
     // SAFETY: no pointers.
     let list: *mut rdma_addrinfo = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) }.cast();
     if list.is_null() {
@@ -270,7 +267,11 @@ extern "C" fn rdma_resolve_addrinfo(
                 "rdma_resolve_addrinfo: the last answer has not been taken",
             ));
         }
-        let list = lookup(node, service, option_of(hints)?.as_ref()).map_err(|e| match e {
+        let hints = option_of(hints)?;
+        if hints.is_some_and(|h| h.ai_flags & SA != 0) {
+            return Err(NO_SA);
+        }
+        let list = lookup(node, service, hints.as_ref()).map_err(|e| match e {
             Failure::Errno(e) => e,
             Failure::Resolver(_) => Misuse::new(Errno(libc::ENOENT), "no such name"),
         })?;

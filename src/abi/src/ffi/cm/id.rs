@@ -17,7 +17,7 @@ use super::device;
 use super::multicast::Membership;
 use super::types::{
     PS_IB, PS_IPOIB, PS_TCP, PS_UDP, RC, UD, ibv_sa_path_rec, rdma_addr, rdma_addrinfo,
-    rdma_cm_event, rdma_cm_id, rdma_event_channel, rdma_ib_addr, rdma_route,
+    rdma_cm_event, rdma_cm_id, rdma_event_channel, rdma_ib_addr, rdma_route, sockaddr_storage,
 };
 
 /// `struct rdma_cm_id`, and what is ours behind it.
@@ -56,6 +56,8 @@ pub(super) struct State {
     pub(super) memberships: Vec<Membership>,
     /// For the queue pairs of `rdma_get_request`.
     pub(super) qp_init: Option<Init>,
+    /// It is bound to the AF_IB wildcard.
+    pub(super) ib: Option<address::IbAny>,
     /// The answer of `rdma_resolve_addrinfo`.
     pub(super) resolved: Resolved,
 }
@@ -328,6 +330,10 @@ impl Id {
 
     pub(super) fn show_source(&self, source: &rocebud_verbs::cm::CmAddr) {
         self.route_field(offset_of!(rdma_addr, src), address::storage(source));
+    }
+
+    pub(super) fn show_ib_source(&self, source: &sockaddr_storage) {
+        self.route_field(offset_of!(rdma_addr, src), *source);
     }
 
     pub(super) fn show_destination(&self, destination: &rocebud_verbs::cm::CmAddr) {

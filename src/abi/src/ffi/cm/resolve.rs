@@ -1,13 +1,14 @@
 //! Addresses, routes, listening, options: what comes before a connection.
 
 use core::ffi::{c_int, c_void};
+use std::net::Ipv6Addr;
 
 use rocebud_objects::{Errno, Misuse};
-use rocebud_verbs::cm::{CmAnswer, CmBound, CmOption, CmPath, CmRequest, refusal};
+use rocebud_verbs::cm::{CmAddr, CmAnswer, CmBound, CmOption, CmPath, CmRequest, refusal};
 
 use super::super::boundary::{MinusOne, NULL, Outcome, Value, enter};
 use super::super::sleep::enter_waiting;
-use super::address;
+use super::address::{self, IbAny};
 use super::event::completing;
 use super::id::{Id, see};
 use super::types::{rdma_cm_id, rdma_route};
@@ -18,7 +19,10 @@ impl Id {
             CmAnswer::Bound(bound) => bound,
             answer => return Err(refusal(&answer)),
         };
-        self.show_source(&source);
+        match self.state().ib {
+            Some(any) => self.show_ib_source(&any.storage(self.ps(), source.port)),
+            None => self.show_source(&source),
+        }
         // A loopback address names no device, as the wildcard names none: with the kernel none has it, and
         // libfabric, which binds whatever the host's name stands for, would see the others no more.
         if source.ip.is_loopback() {
@@ -29,8 +33,22 @@ impl Id {
 
     pub(super) fn bind(&self, to: *const u8) -> Outcome<()> {
         address::refuse_ib(self.ps(), to, core::ptr::null())?;
-        let (id, address) = (self.number, address::parse(to)?);
-        self.bound(CmRequest::Bind { id, address })
+        let id = self.number;
+        let Some(any) = IbAny::read(self.ps(), to)? else {
+            let address = address::parse(to)?;
+            return self.bound(CmRequest::Bind { id, address });
+        };
+        let address = CmAddr {
+            ip: Ipv6Addr::UNSPECIFIED.into(),
+            port: any.port,
+            scope: 0,
+        };
+        let before = self.state().ib.replace(any);
+        let bound = self.bound(CmRequest::Bind { id, address });
+        if bound.is_err() {
+            self.state().ib = before;
+        }
+        bound
     }
 
     pub(super) fn resolve_address(
