@@ -2,7 +2,7 @@
 # Makes the kernel peer's image: a stock Debian kernel (never installed), its RDMA modules, and an initramfs of
 # this machine's own rdma-core and perftest with the runner's agent.
 #   image.sh CACHE OUT AGENT INIT [EXTRA...]
-# CACHE: where downloads stay. OUT: gets vmlinux (or bzImage), initrd.cpio and version. AGENT: the compiled agent.
+# CACHE: where downloads stay. OUT: gets kernel (an ELF file, or bzImage), initrd.cpio, their sums and, last, version. AGENT: the compiled agent.
 # INIT: the guest's /init. EXTRA: more programs for the guest. As root or not; needs no network once CACHE has the kernel.
 set -euo pipefail
 cache=$1 out=$2 agent=$3 init=$4
@@ -14,7 +14,7 @@ die() { echo "interop: $*" >&2; exit 1; }
 want="busybox:busybox-static cpio:cpio xz:xz-utils dash:dash ldd:libc-bin dpkg:dpkg ip:iproute2 rdma:iproute2 tc:iproute2
 ibv_rc_pingpong:ibverbs-utils ib_write_bw:perftest rping:rdmacm-utils tcpdump:tcpdump nft:nftables"
 missing=()
-for w in $want; do command -v "${w%%:*}" >/dev/null || missing+=("${w##*:}"); done
+for w in $want; do [ -x "$(command -v "${w%%:*}")" ] || missing+=("${w##*:}"); done
 provider=$(ls /usr/lib/*/libibverbs/librxe-rdmav*.so 2>/dev/null | head -1 || true)
 [ -n "$provider" ] || missing+=(ibverbs-providers)
 [ ${#missing[@]} = 0 ] || die "missing for the kernel peer: apt-get install --no-install-recommends $(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')"
@@ -34,12 +34,15 @@ fi
 sum=$(digest "$pkg")
 [ -n "$sum" ] || die "apt knows no package $pkg"
 deb=$cache/$sum.deb
-if ! echo "$sum  $deb" | sha256sum --status -c - 2>/dev/null; then
+is_right() { echo "$sum  $1" | sha256sum --status -c - 2>/dev/null; }
+if ! is_right "$deb"; then
     tmp=$(mktemp -d "$cache/fetch.XXXXXX")
     trap 'rm -rf "$tmp"' EXIT
-    (cd "$tmp" && apt-get -qq -o APT::Sandbox::User=root download "$pkg") || die "cannot download $pkg (apt-get download)"
-    mv "$tmp"/*.deb "$deb"
-    echo "$sum  $deb" | sha256sum --status -c - || die "$pkg: the download's digest is not the one apt names"
+    (cd "$tmp" && apt-get -qq -o APT::Sandbox::User=root download "$pkg") ||
+        die "cannot download $pkg: apt-get download $pkg must work here once, then no network is needed"
+    got=$(ls "$tmp"/*.deb 2>/dev/null | head -1)
+    [ -n "$got" ] && is_right "$got" || die "$pkg: what was downloaded has not the digest that apt names: apt-get update, then again"
+    mv "$got" "$deb"
 fi
 
 # --- unpack; the ELF inside the bzImage boots without being decompressed by an emulated CPU
@@ -127,4 +130,5 @@ install -m 755 "$init" "$root/init"
 (cd "$root" && find . -mindepth 1 | LC_ALL=C sort | cpio -o -H newc -R 0:0 --quiet) >"$work/initrd.cpio"
 mv "$kernel" "$out/kernel"
 mv "$work/initrd.cpio" "$out/initrd.cpio"
+(cd "$out" && sha256sum kernel initrd.cpio >sums)
 echo "$ver ($(dpkg-deb -W --showformat='${Package} ${Version}' "$deb"))" >"$out/version"

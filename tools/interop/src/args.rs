@@ -49,6 +49,9 @@ pub(crate) struct TestArgs {
     /// A matrix instead of the one that comes along
     #[arg(long, value_name = "FILE")]
     pub(crate) matrix: Option<PathBuf>,
+    /// Benches side by side, each with its own guest and wire, for rxe and rocebud [default: 2 where there are two cores]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) lanes: Option<u8>,
     /// Write the result as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Doing, Result};
+use crate::error::{Doing, Error, Result};
 
 /// The directory, made if it is missing.
 ///
@@ -23,6 +23,23 @@ pub fn directory() -> Result<PathBuf> {
         .unwrap_or_else(|| std::env::temp_dir().join("rocebud-interop"));
     std::fs::create_dir_all(&path).doing(|| format!("the cache {}", path.display()))?;
     Ok(path)
+}
+
+/// What went wrong in the cache, with where that is where it may be the place's fault.
+pub fn blame(cache: &Path, error: &Error) -> Error {
+    let Error(why) = error;
+    let place = [
+        "No space left",
+        "Permission denied",
+        "Read-only file system",
+    ];
+    if !place.iter().any(|word| why.contains(word)) {
+        return error.clone();
+    }
+    let cache = cache.display();
+    Error(format!(
+        "the cache {cache} (ROCEBUD_INTEROP_CACHE names another place): {why}"
+    ))
 }
 
 /// Held while something in the cache is made; others wait.

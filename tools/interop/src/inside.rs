@@ -57,6 +57,7 @@ pub fn run(order: &Order) -> Result<Report> {
         about: format!("verbs:rxe0 in a guest, Linux {}", peer.version),
         seconds: begin.elapsed().as_secs_f64(),
         cells,
+        trouble: None,
     })
 }
 

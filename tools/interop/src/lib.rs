@@ -8,7 +8,7 @@
 //! * [`programs`], [`shell`]: unmodified programs at both ends.
 //! * [`inside`]: kernel rxe through its own libibverbs, with rocebud beside it.
 //! * [`probes`]: what no cell shows by itself: congestion marks, the ICRC check.
-//! * [`run`], [`report`]: a whole run and its result.
+//! * [`run`], [`lanes`], [`progress`], [`report`]: a whole run, side by side on several benches, and its result.
 
 #![deny(unsafe_code)]
 
@@ -21,11 +21,13 @@ pub mod error;
 pub mod golden;
 pub mod inside;
 pub mod known;
+pub mod lanes;
 pub mod matrix;
 pub mod netns;
 pub mod peer;
 pub mod probes;
 pub mod programs;
+pub mod progress;
 pub mod report;
 pub mod run;
 pub mod session;

@@ -69,7 +69,9 @@ fn test(args: TestArgs) -> Result<u8> {
         command: command(&args, &target, &directory),
         directory,
     });
+    let alone = args.differential || args.golden.is_some() || !own_network(&target);
     let order = Order {
+        lanes: if alone { 1 } else { lanes(args.lanes) },
         target,
         golden,
         matrix,
@@ -88,17 +90,23 @@ fn test(args: TestArgs) -> Result<u8> {
     }
     let report = run::run(&order)?;
     print!("{}", report.text());
-    for (path, text) in [(args.json, report.json()), (args.html, report.html())] {
+    for (option, path, text) in [
+        ("--json", args.json, report.json()),
+        ("--html", args.html, report.html()),
+    ] {
         if let Some(path) = path {
-            std::fs::write(&path, text).doing(|| path.display().to_string())?;
+            std::fs::write(&path, text).doing(|| format!("{option} {}", path.display()))?;
         }
     }
-    Ok(u8::from(report.sums().failed > 0))
+    match &report.trouble {
+        Some(why) => fail(format!("not all could be run: {why}")),
+        None => Ok(u8::from(report.sums().failed > 0)),
+    }
 }
 
 /// What would only be noticed after the work is noticed here.
 fn acceptable(args: &TestArgs, target: &Target) -> Result<()> {
-    let own_network = matches!(target, Target::Rocebud | Target::Rxe | Target::Inside);
+    let own_network = own_network(target);
     if own_network && !args.addresses.is_empty() {
         return fail(format!(
             "--addresses is for verbs:DEVICE and host:ADDRESS; {} brings its own network",
@@ -125,6 +133,17 @@ fn acceptable(args: &TestArgs, target: &Target) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Does the target bring networks of its own, as many as are asked for?
+fn own_network(target: &Target) -> bool {
+    matches!(target, Target::Rocebud | Target::Rxe | Target::Inside)
+}
+
+/// A bench for each two cores would leave one idle half of the time: two programs wait for each other.
+fn lanes(asked: Option<u8>) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    asked.map_or_else(|| cores.min(2), usize::from)
 }
 
 fn root(what: &str) -> Result<()> {

@@ -42,6 +42,8 @@ struct Program {
     wait: String,
     #[serde(default)]
     stays: bool,
+    /// What the client prints when it has done what is asked of it; then it is stopped, and the server too.
+    until: Option<String>,
     check: Option<String>,
     #[serde(default)]
     mtus: Vec<u32>,
@@ -238,8 +240,20 @@ impl Play {
             server.kill();
             return fail(format!("server: {why}\n{said}"));
         }
-        let client = client_place.run(&client_text, p.limit)?;
-        if client.code != 0 {
+        let client = client_place.start(&client_text, p.limit)?;
+        let (client, reached) = match &p.until {
+            Some(words) => client.until(words)?,
+            None => (client.finish()?, false),
+        };
+        if p.until.is_some() && !reached && client.code == 0 {
+            server.kill();
+            return fail(format!(
+                "client: it ended without having printed {:?}\n{}",
+                p.until,
+                tail(&client.output)
+            ));
+        }
+        if !reached && client.code != 0 {
             std::thread::sleep(Duration::from_millis(300));
             let said = tail(&server.output());
             server.kill();
@@ -249,7 +263,7 @@ impl Play {
                 tail(&client.output)
             ));
         }
-        if p.stays {
+        if p.stays || reached {
             server.kill();
         } else {
             let ended = server.finish()?;
@@ -265,6 +279,15 @@ impl Play {
             Some(check) => must(&server_place, &self.fill(bench, check, false)?),
             None => Ok(()),
         }
+    }
+
+    /// Files of this run of the program; the same name at both ends, and no other run's.
+    fn directory(&self, bench: &Bench) -> Result<String> {
+        let lane = match &bench.ours.place {
+            Place::Here(Some(namespace)) => namespace,
+            _ => "files",
+        };
+        Ok(format!("{}/{lane}", cleanup::scratch()?.display()))
     }
 
     /// A command that succeeds when the server is ready.
@@ -309,14 +332,19 @@ impl Play {
             out = out.replace("{dev}", &dev).replace("{gid}", &gid);
         }
         if out.contains("{verify}") {
-            out = out.replace("{verify}", &format!("{} {}", who.run, who.verify()?));
+            let verify = who.bring("verify", &verify()?)?;
+            out = out.replace("{verify}", &format!("{} {verify}", who.run));
+        }
+        if out.contains("{quick}") {
+            let quick = who.bring("quick.so", &quick()?)?;
+            out = out.replace("{quick}", &format!("LD_PRELOAD={quick}"));
         }
         Ok(out
             .replace("{run}", &who.run)
             .replace("{addr}", server.address(v6).unwrap_or_default())
             .replace("{v4}", server.address(false).unwrap_or_default())
             .replace("{own}", own)
-            .replace("{tmp}", &cleanup::scratch()?.display().to_string())
+            .replace("{tmp}", &self.directory(bench)?)
             .replace("{mtu}", &self.mtu.to_string())
             .replace("{group}", group)
             .replace("{group_mac}", mac)
@@ -387,6 +415,17 @@ pub fn verify() -> Result<std::path::PathBuf> {
             ("plan.h", include_str!("../../../tests/peer/c/plan.h")),
             ("common.h", include_str!("../../../tests/peer/c/common.h")),
         ],
+    )
+}
+
+/// What perftest is run with, so that it does not spend its time on the length of a cycle.
+///
+/// # Errors
+/// There is no C compiler.
+pub fn quick() -> Result<std::path::PathBuf> {
+    image::compiled(
+        "rocebud-interop-quick.so",
+        &[("quick.c", include_str!("../agent/quick.c"))],
     )
 }
 

@@ -18,6 +18,8 @@ pub struct Report {
     pub seconds: f64,
     /// Every cell.
     pub cells: Vec<Ran>,
+    /// What was lost while it ran: a guest, a device. What could not run for that is "not run".
+    pub trouble: Option<String>,
 }
 
 /// Numbers of verdicts.
@@ -97,14 +99,24 @@ impl Report {
                 s.ok, s.failed, s.known, s.not_run
             );
         }
+        let mut not_run: Vec<(&str, &str, usize)> = Vec::new();
         for ran in self.cells.iter().filter(|r| r.verdict != Verdict::Ok) {
-            let _ = writeln!(
-                out,
-                "{}: {}: {}",
-                ran.verdict.word(),
-                ran.name,
-                ran.verdict.why()
-            );
+            let (word, why) = (ran.verdict.word(), ran.verdict.why());
+            if !matches!(ran.verdict, Verdict::NotRun(_)) {
+                let _ = writeln!(out, "{word}: {}: {why}", ran.name);
+                continue;
+            }
+            match not_run.iter_mut().find(|(_, reason, _)| *reason == why) {
+                Some((_, _, more)) => *more += 1,
+                None => not_run.push((&ran.name, why, 0)),
+            }
+        }
+        for (name, why, more) in not_run {
+            let others = match more {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let _ = writeln!(out, "not run: {name}{others}: {why}");
         }
         let s = self.sums();
         let _ = writeln!(
@@ -205,6 +217,7 @@ mod tests {
                 cell("explained", Verdict::Known("why".into())),
                 cell("wrong", Verdict::Failed("why".into())),
             ],
+            trouble: None,
         };
         let page = report.html();
         let at = |name: &str| page.find(&format!("<td>{name}<td>")).expect("it is listed");

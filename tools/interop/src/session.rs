@@ -124,7 +124,7 @@ impl Session {
             },
             Channel::Stream(stream) => stream.write_all(bytes.as_bytes()),
         };
-        sent.doing(|| format!("{}: the agent is gone", self.name))
+        sent.doing(|| format!("{}: {GONE}", self.name))
     }
 
     /// Waits for an answer.

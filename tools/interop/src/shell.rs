@@ -85,7 +85,7 @@ impl Running {
     /// Has it ended?
     pub fn over(&mut self) -> bool {
         match self {
-            Self::Here(local) => !matches!(local.child.try_wait(), Ok(None)),
+            Self::Here(local) => local.over(),
             Self::There(started) => started.over(),
         }
     }
@@ -98,6 +98,26 @@ impl Running {
         match self {
             Self::Here(local) => local.finish(),
             Self::There(started) => started.finish(),
+        }
+    }
+
+    /// Waits until it has printed these words, and stops it; or for its end, if it never does. Says which.
+    ///
+    /// # Errors
+    /// The agent is gone.
+    pub fn until(mut self, words: &str) -> Result<(Ended, bool)> {
+        loop {
+            // asked in this order, or what it printed last would be missed
+            let over = self.over();
+            let output = self.output();
+            if output.contains(words) {
+                self.kill();
+                return Ok((Ended { code: 0, output }, true));
+            }
+            if over {
+                return Ok((self.finish()?, false));
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -142,6 +162,11 @@ impl Local {
         cleanup::process(child.id());
         let end = Instant::now() + Duration::from_secs(seconds);
         Ok(Self { child, log, end })
+    }
+
+    /// Has it ended, or is its time up?
+    fn over(&mut self) -> bool {
+        Instant::now() > self.end || !matches!(self.child.try_wait(), Ok(None))
     }
 
     fn output(&self) -> String {
@@ -190,5 +215,24 @@ impl Drop for Local {
         self.end_group();
         cleanup::process_gone(self.child.id());
         let _ = std::fs::remove_file(&self.log);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_stopped_when_it_has_said_what_was_waited_for() {
+        let begun = |text| Place::Here(None).start(text, 600).expect("it starts");
+        let (ended, reached) = begun("echo one; sleep 500").until("one").expect("it runs");
+        assert_eq!((ended.output.as_str(), reached), ("one\n", true));
+        let (ended, reached) = begun("echo two; exit 3").until("one").expect("it runs");
+        assert_eq!((ended.code, reached), (3, false));
+        let (_, reached) = begun("echo two; echo one").until("one").expect("it runs");
+        assert!(reached, "what it says last counts");
+        let late = Place::Here(None).start("sleep 500", 0).expect("it starts");
+        let (ended, reached) = late.until("one").expect("it runs");
+        assert_eq!((ended.code, reached), (124, false));
     }
 }

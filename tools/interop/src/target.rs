@@ -5,17 +5,17 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::cleanup;
 use crate::error::{Doing, Error, Result, fail};
 use crate::netns::Namespace;
 use crate::peer::agent::Address;
 use crate::peer::{OURS, Options, Peer, THEIRS, bring_up, image};
-use crate::programs;
 use crate::run::Order;
 use crate::session::Session;
 use crate::shell::Place;
-use crate::wire::{NETDEV, Plug, Wire};
+use crate::wire::{End, NETDEV, Plug, Wire};
 
 /// Who is tested.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,6 +62,16 @@ impl Target {
     }
 }
 
+impl Target {
+    /// The same in the names of cells, where it must differ from "rocebud".
+    pub fn label(&self) -> &str {
+        match self {
+            Self::Rocebud => "rocebud2",
+            other => other.name(),
+        }
+    }
+}
+
 /// An end of a test.
 #[derive(Clone, Debug)]
 pub struct Party {
@@ -85,6 +95,8 @@ pub struct Party {
     pub v6: Option<String>,
     /// What [`Party::device_of`] has found.
     found: Found,
+    /// What [`Party::bring`] has brought.
+    brought: Arc<Mutex<Vec<String>>>,
 }
 
 /// By address: the name of its device, and its index there.
@@ -138,20 +150,23 @@ impl Party {
         Ok(device)
     }
 
-    /// The path of the program that verifies data, at this end.
+    /// Brings a file to this end, once; answers its path there.
     ///
     /// # Errors
-    /// It cannot be compiled, or not be put there.
-    pub fn verify(&self) -> Result<String> {
-        let here = programs::verify()?;
+    /// It cannot be read, or not be put there.
+    pub fn bring(&self, name: &str, here: &Path) -> Result<String> {
         let Place::There(agent) = &self.place else {
             return Ok(here.display().to_string());
         };
+        let mut brought = self.brought.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = cleanup::scratch()?.display().to_string();
-        agent.must(&format!("mkdir -p {dir}"), 20)?;
-        let there = format!("{dir}/verify");
-        let bytes = std::fs::read(&here).doing(|| "reading verify".into())?;
-        agent.put(&there, 0o755, &bytes)?;
+        let there = format!("{dir}/{name}");
+        if !brought.contains(&there) {
+            agent.must(&format!("mkdir -p {dir}"), 20)?;
+            let bytes = std::fs::read(here).doing(|| format!("reading {}", here.display()))?;
+            agent.put(&there, 0o755, &bytes)?;
+            brought.push(there.clone());
+        }
         Ok(there)
     }
 
@@ -177,6 +192,8 @@ enum Frame {
         _ours: Namespace,
         _theirs: Namespace,
     },
+    /// Another bench's.
+    Same(Wire),
     Nothing,
 }
 
@@ -234,6 +251,57 @@ impl Bench {
         Ok(())
     }
 
+    /// The same ends, the target at other addresses of it.
+    pub fn with_target_at(&self, (v4, v6): (&str, &str)) -> Self {
+        let theirs = Party {
+            v4: Some(v4.into()),
+            v6: Some(v6.into()),
+            ..self.theirs.clone()
+        };
+        Self {
+            ours: self.ours.clone(),
+            theirs,
+            about: self.about.clone(),
+            mtu: self.mtu,
+            frame: self
+                .wire()
+                .map_or(Frame::Nothing, |wire| Frame::Same(wire.handle())),
+        }
+    }
+
+    /// Why nothing more can be tried here, if so: asked when a cell has failed.
+    pub fn lost(&mut self) -> Option<String> {
+        let why = self.reason()?;
+        // a guest takes a moment to end, and is the cause then
+        let end = Instant::now() + Duration::from_secs(3);
+        while self.peer().is_some() && Instant::now() < end {
+            if let Some(how) = self.peer().and_then(Peer::ended) {
+                return Some(how);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Some(why)
+    }
+
+    fn reason(&self) -> Option<String> {
+        let cut = self.wire().and_then(Wire::gone);
+        if let Some(end) = cut {
+            let who = match end {
+                End::Ours => &self.ours.name,
+                End::Theirs => &self.theirs.name,
+            };
+            return Some(format!("{who}: its end of the wire was removed"));
+        }
+        for party in [&self.ours, &self.theirs] {
+            party
+                .found
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clear();
+        }
+        self.check().err().map(|Error(why)| why)
+    }
+
     /// Why this path MTU cannot be had, if it cannot.
     pub fn too_large(&self, path_mtu: u32) -> Option<String> {
         let mtu = self.mtu.filter(|mtu| path_mtu + HEADERS > *mtu)?;
@@ -247,7 +315,7 @@ impl Bench {
     pub fn wire(&self) -> Option<&Wire> {
         match &self.frame {
             Frame::Guest(peer) => Some(&peer.wire),
-            Frame::Pair { wire, .. } => Some(wire),
+            Frame::Pair { wire, .. } | Frame::Same(wire) => Some(wire),
             Frame::Nothing => None,
         }
     }
@@ -290,6 +358,7 @@ impl Bench {
     }
 
     fn guest(options: &Options, agent: &Path) -> Result<Self> {
+        rocebud()?;
         let peer = Peer::boot(&image::image(agent)?, options)?;
         let theirs = Party {
             name: "the target (rxe0)".into(),
@@ -302,6 +371,7 @@ impl Bench {
             v4: Some(THEIRS.0.into()),
             v6: Some(THEIRS.1.into()),
             found: Found::default(),
+            brought: Arc::default(),
         };
         Ok(Self {
             ours: rocebud_in(Some(peer.ns.name()), agent, OURS)?,
@@ -335,6 +405,7 @@ impl Bench {
                 v4: None,
                 v6: None,
                 found: Found::default(),
+                brought: Arc::default(),
             }
             .at(theirs),
             about: format!("{device} of this machine"),
@@ -367,6 +438,7 @@ impl Bench {
                 v4: None,
                 v6: None,
                 found: Found::default(),
+                brought: Arc::default(),
             }
             .at(theirs),
             about: format!("the agent at {socket}"),
@@ -470,5 +542,6 @@ fn rocebud_in(namespace: Option<&str>, agent: &Path, (v4, v6): (&str, &str)) -> 
         v4: Some(v4.into()),
         v6: Some(v6.into()),
         found: Found::default(),
+        brought: Arc::default(),
     })
 }

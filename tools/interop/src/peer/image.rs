@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use crate::cache;
 use crate::error::{Doing, Result, fail};
@@ -39,16 +40,20 @@ pub fn agent() -> Result<PathBuf> {
     compiled("rocebud-interop-agent", AGENT)
 }
 
-/// A C program over libibverbs and librdmacm, compiled if its sources are new.
+/// A C program over libibverbs and librdmacm, or a library to be preloaded (`NAME.so`), compiled if its sources are new.
 ///
 /// # Errors
 /// There is no C compiler, or libibverbs' headers are missing.
 pub fn compiled(name: &str, sources: &[(&str, &str)]) -> Result<PathBuf> {
     let cache = cache::directory()?;
+    compiled_in(&cache, name, sources).map_err(|error| cache::blame(&cache, &error))
+}
+
+fn compiled_in(cache: &Path, name: &str, sources: &[(&str, &str)]) -> Result<PathBuf> {
     let parts: Vec<&[u8]> = sources.iter().map(|(_, text)| text.as_bytes()).collect();
     let dir = cache.join(format!("{name}-{}", cache::digest(&parts)));
     let program = dir.join(name);
-    let _lock = cache::lock(&cache)?;
+    let _lock = cache::lock(cache)?;
     if program.exists() {
         return Ok(program);
     }
@@ -60,13 +65,19 @@ pub fn compiled(name: &str, sources: &[(&str, &str)]) -> Result<PathBuf> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-Wall", "-Wextra", "-pthread", "-o"])
         .arg(&unfinished);
+    let library = name.ends_with(".so");
+    if library {
+        cc.args(["-shared", "-fPIC"]);
+    }
     cc.args(
         sources
             .iter()
             .filter(|(n, _)| n.ends_with(".c"))
             .map(|(n, _)| dir.join(n)),
     );
-    cc.args(["-libverbs", "-lrdmacm"]);
+    if !library {
+        cc.args(["-libverbs", "-lrdmacm"]);
+    }
     let remedy = "apt-get install gcc libc6-dev libibverbs-dev librdmacm-dev";
     let out = cc
         .output()
@@ -85,6 +96,10 @@ pub fn compiled(name: &str, sources: &[(&str, &str)]) -> Result<PathBuf> {
 /// A package is missing, or the kernel cannot be fetched.
 pub fn image(agent: &Path) -> Result<Image> {
     let cache = cache::directory()?;
+    image_in(&cache, agent).map_err(|error| cache::blame(&cache, &error))
+}
+
+fn image_in(cache: &Path, agent: &Path) -> Result<Image> {
     let bytes = std::fs::read(agent).doing(|| "reading the agent".into())?;
     let packages = packages();
     let parts = [
@@ -94,7 +109,7 @@ pub fn image(agent: &Path) -> Result<Image> {
         packages.as_bytes(),
     ];
     let dir = cache.join(format!("image-{}", cache::digest(&parts)));
-    let _lock = cache::lock(&cache)?;
+    let _lock = cache::lock(cache)?;
     let made = |dir: &Path| -> Option<Image> {
         let version = std::fs::read_to_string(dir.join("version")).ok()?;
         Some(Image {
@@ -104,9 +119,16 @@ pub fn image(agent: &Path) -> Result<Image> {
         })
     };
     if let Some(image) = made(&dir) {
-        return Ok(image);
+        if whole(&dir) {
+            return Ok(image);
+        }
+        eprintln!(
+            "the guest's image in {} is spoiled: it is made anew",
+            dir.display()
+        );
+        std::fs::remove_dir_all(&dir).doing(|| format!("removing {}", dir.display()))?;
     }
-    forget_old(&cache);
+    forget_old(cache);
     std::fs::create_dir_all(&dir).doing(|| format!("{}", dir.display()))?;
     let (script, init) = (dir.join("image.sh"), dir.join("init.sh"));
     std::fs::write(&script, IMAGE_SH).doing(|| "writing image.sh".into())?;
@@ -125,12 +147,29 @@ pub fn image(agent: &Path) -> Result<Image> {
             let said = String::from_utf8_lossy(&out.stderr).into_owned();
             let last: Vec<&str> = said.lines().rev().take(8).collect();
             let last: Vec<&str> = last.into_iter().rev().collect();
+            let _ = std::fs::remove_dir_all(&dir);
             fail(format!(
                 "the guest's image cannot be made: {}",
                 last.join("\n")
             ))
         }
     }
+}
+
+/// Is the image what it was when it was made? A disk that was full leaves half of a kernel, which boots to nothing.
+fn whole(dir: &Path) -> bool {
+    static CHECKED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    let mut checked = CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
+    if checked.iter().any(|known| known == dir) {
+        return true;
+    }
+    let mut check = Command::new("sha256sum");
+    check.args(["--status", "-c", "sums"]).current_dir(dir);
+    let right = check.status().is_ok_and(|status| status.success());
+    if right {
+        checked.push(dir.to_owned());
+    }
+    right
 }
 
 /// Images that nobody made or asked for within two days: each is 100 MB. Younger ones may be another tree's.

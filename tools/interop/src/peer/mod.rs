@@ -118,6 +118,17 @@ impl Peer {
         self.qemu.alive()
     }
 
+    /// How it ended, if it did: the last that its console and qemu said.
+    pub fn ended(&mut self) -> Option<String> {
+        if self.qemu.alive() {
+            return None;
+        }
+        let last = self.qemu.last_words();
+        Some(format!(
+            "the guest ended by itself; its last words:\n{last}"
+        ))
+    }
+
     /// The process id of qemu.
     pub fn pid(&self) -> u32 {
         self.qemu.child.id()
@@ -198,7 +209,9 @@ impl Qemu {
         dir: &Path,
         accel: &str,
     ) -> Result<Self> {
-        let (console, log) = (dir.join("console.log"), dir.join("qemu.log"));
+        there("qemu-system-x86_64", "qemu-system-x86")?;
+        let name = |what: &str| dir.join(format!("{}-{what}.log", ns.name()));
+        let (console, log) = (name("console"), name("qemu"));
         let _ = std::fs::remove_file(&console);
         let out = File::create(&log).doing(|| format!("{}", log.display()))?;
         let flags = rustix::io::FdFlags::empty();
@@ -250,25 +263,35 @@ impl Qemu {
             if said.contains(text) {
                 return Ok(());
             }
-            let last: Vec<&str> = said.lines().rev().take(5).collect();
-            let last: Vec<&str> = last.into_iter().rev().collect();
             if !self.alive() {
-                let qemu = read_lossy(&self.log);
-                let missing = "apt-get install qemu-system-x86";
                 return fail(format!(
-                    "the guest ended before it was ready (is qemu there? {missing}): {}\n{}",
-                    qemu.trim(),
-                    last.join("\n")
+                    "the guest ended before it was ready; its last words:\n{}",
+                    self.last_words()
                 ));
             }
             if Instant::now() > end {
                 self.stop();
                 return fail(format!(
-                    "the guest did not get ready within {seconds} s; the last on its console:\n{}",
-                    last.join("\n")
+                    "the guest did not get ready within {seconds} s (--boot gives it more time); its last words:\n{}",
+                    self.last_words()
                 ));
             }
             std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The end of its console, and what qemu said.
+    fn last_words(&self) -> String {
+        let console = read_lossy(&self.console);
+        let lines: Vec<&str> = console.lines().filter(|l| !l.trim().is_empty()).collect();
+        let mut words = lines[lines.len().saturating_sub(5)..].join("\n");
+        let qemu = read_lossy(&self.log);
+        for line in qemu.lines().take(5) {
+            words.push_str(&format!("\nqemu: {line}"));
+        }
+        match words.trim() {
+            "" => "nothing at all, of it or of qemu".into(),
+            some => some.to_owned(),
         }
     }
 
@@ -284,6 +307,15 @@ impl Drop for Qemu {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// A program that is needed, and the package it is of.
+fn there(program: &str, package: &str) -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|dir| dir.join(program).is_file()) {
+        return Ok(());
+    }
+    fail(format!("{program} is missing: apt-get install {package}"))
 }
 
 fn read_lossy(path: &Path) -> String {

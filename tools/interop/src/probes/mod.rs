@@ -14,6 +14,7 @@ use crate::target::Bench;
 use crate::wire::Seen;
 
 pub mod ecn;
+pub mod hello;
 pub mod icrc;
 pub mod same;
 
@@ -22,6 +23,8 @@ pub mod same;
 pub struct Probe {
     /// What it shows.
     pub name: &'static str,
+    /// Only of this target.
+    pub target: Option<&'static str>,
     /// What it needs besides, if it is not there.
     missing: fn() -> Option<String>,
     run: fn(&mut Scene<'_>) -> Result<()>,
@@ -31,26 +34,37 @@ pub struct Probe {
 pub const ALL: &[Probe] = &[
     Probe {
         name: "ECN: marks are counted and answered with CNPs",
+        target: None,
         missing: nothing,
         run: ecn::marks,
     },
     Probe {
         name: "ECN: tshark decodes our CNPs",
+        target: None,
         missing: ecn::no_tshark,
         run: ecn::decoded,
     },
     Probe {
         name: "ECN: CNPs sent to us are counted",
+        target: None,
         missing: nothing,
         run: ecn::notifications,
     },
     Probe {
         name: "ICRC: every packet is accepted, spoiled ones are not",
+        target: None,
         missing: nothing,
         run: icrc::spoiled,
     },
     Probe {
+        name: "hello: rxe is asked who it is, and nobody is disturbed",
+        target: Some("rxe"),
+        missing: nothing,
+        run: hello::undisturbed,
+    },
+    Probe {
         name: "differential: no packet differs from rocebud's without a reason",
+        target: None,
         missing: nothing,
         run: same::packets,
     },
@@ -72,10 +86,15 @@ pub struct Scene<'a> {
 }
 
 impl Probe {
+    /// A line that names it.
+    pub fn title(&self, target: &str) -> String {
+        format!("{} ({target})", self.name)
+    }
+
     /// Runs it.
     pub fn run(&self, bench: &Bench, target: &str) -> (Ran, Vec<Seen>) {
         let begin = Instant::now();
-        let mut ran = Ran::new(format!("{} ({target})", self.name), "probes");
+        let mut ran = Ran::new(self.title(target), "probes");
         let mut scene = Scene {
             bench,
             target,

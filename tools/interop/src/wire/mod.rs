@@ -108,8 +108,13 @@ impl Plug {
     /// The next frame; `None` when the other side has gone.
     fn read(&self, buffer: &mut [u8]) -> Option<usize> {
         match self {
-            // a tap that is down answers EIO; it may come up again
-            Self::Tap(file) => Some((&*file).read(buffer).unwrap_or(0)),
+            Self::Tap(file) => match (&*file).read(buffer) {
+                Ok(length) => Some(length),
+                // somebody removed the interface
+                Err(e) if e.raw_os_error() == Some(libc::EBADFD) => None,
+                // a tap that is down answers EIO; it may come up again
+                Err(_) => Some(0),
+            },
             Self::Stream(stream) => {
                 let mut length = [0; 4];
                 (&*stream).read_exact(&mut length).ok()?;
@@ -149,6 +154,8 @@ struct Shared {
     plugs: [Plug; 2],
     state: Mutex<State>,
     stop: AtomicBool,
+    /// Who has gone, by end.
+    gone: [AtomicBool; 2],
     start: Instant,
 }
 
@@ -169,6 +176,7 @@ impl Wire {
             plugs: [ours, theirs],
             state: Mutex::default(),
             stop: AtomicBool::new(false),
+            gone: Default::default(),
             start: Instant::now(),
         });
         let mut threads = Vec::new();
@@ -199,6 +207,19 @@ impl Wire {
         std::mem::take(&mut self.shared.state().seen)
     }
 
+    /// Has such a frame been kept?
+    pub fn any(&self, such: impl Fn(&Seen) -> bool) -> bool {
+        self.shared.state().seen.iter().any(such)
+    }
+
+    /// The same wire, which goes on when this handle is dropped.
+    pub fn handle(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            threads: Vec::new(),
+        }
+    }
+
     /// Since it was laid.
     pub fn elapsed(&self) -> Duration {
         self.shared.start.elapsed()
@@ -209,6 +230,12 @@ impl Wire {
         self.shared.state().rules.iter().map(Rule::struck).collect()
     }
 
+    /// The end that has gone: its tap was removed, or its guest has ended.
+    pub fn gone(&self) -> Option<End> {
+        let gone = |end: &End| self.shared.gone[end.index()].load(Ordering::Relaxed);
+        [End::Ours, End::Theirs].into_iter().find(gone)
+    }
+
     /// Sends a frame as if the end had sent it. It is neither kept nor judged by rules.
     pub fn inject(&self, from: End, frame: &[u8]) {
         self.shared.plug(from.other()).write(frame);
@@ -217,6 +244,9 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
+        if self.threads.is_empty() {
+            return;
+        }
         self.shared.stop.store(true, Ordering::Relaxed);
         for plug in &self.shared.plugs {
             if let Plug::Stream(stream) = plug {
@@ -252,6 +282,7 @@ impl Shared {
                 continue;
             }
             let Some(length) = source.read(&mut buffer) else {
+                self.gone[from.index()].store(true, Ordering::Relaxed);
                 return;
             };
             if let Some(frame) = buffer.get(..length).filter(|f| !f.is_empty()) {
