@@ -476,14 +476,14 @@ fn lost_messages() -> Outcome {
     for host in [&wire.a, &wire.b] {
         host.drop_arriving("@th,104,24 0x000001 numgen random mod 50 0")?;
     }
-    let said = run(&wire.a, &path, &["call", &wire.b.v4, "7500", "200"])?;
+    let said = run(&wire.a, &path, &["call", &wire.b.v4, "7500", "1000"])?;
     let longest = said.lines().find_map(|l| l.strip_prefix("longest "));
     let longest = longest.and_then(|l| l.strip_suffix(" ms")?.parse::<u32>().ok());
     // of all waits for an event
     ensure(longest.is_some_and(|ms| ms < 10_000), || said.clone())?;
     let (accepted, ended) = served(server)?;
-    ensure(accepted == 200 && ended == 200, || {
-        format!("{accepted} accepted, {ended} ended, of 200")
+    ensure(accepted == 1000 && ended == 1000, || {
+        format!("{accepted} accepted, {ended} ended, of 1000")
     })
 }
 

@@ -28,16 +28,17 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// All are there at the same time, on one host and between two; none is lost.
 fn many() -> Outcome {
-    const COUNT: u32 = 1000;
+    const COUNTS: [u32; 2] = [1_000, 10_000];
     let (wire, path) = (Wire::new(1500)?, calls()?);
     let server = serve(&wire.b, &path)?;
-    let count = COUNT.to_string();
-    for host in [&wire.a, &wire.b] {
+    for (host, count) in [&wire.a, &wire.b].into_iter().zip(COUNTS) {
+        let count = count.to_string();
         run(host, &path, &["many", &wire.b.v4, "7500", &count])?;
     }
     let (accepted, ended) = served(server)?;
-    ensure((accepted, ended) == (2 * COUNT, 2 * COUNT), || {
-        format!("{accepted} accepted, {ended} ended, of {}", 2 * COUNT)
+    let all: u32 = COUNTS.iter().sum();
+    ensure((accepted, ended) == (all, all), || {
+        format!("{accepted} accepted, {ended} ended, of {all}")
     })
 }
 
@@ -68,7 +69,7 @@ fn levels_off() -> Outcome {
     let before = pids.iter().map(|(_, pid)| held(*pid));
     let before = before.collect::<Result<Vec<_>, _>>()?;
     let resting = slots(&wire.b)?;
-    call("2400")?;
+    call("5400")?;
     let mut series = Series::default();
     for ((name, pid), (kib, fds)) in pids.iter().zip(before) {
         let (kib_now, fds_now) = held(*pid)?;
@@ -89,7 +90,7 @@ fn levels_off() -> Outcome {
     series.note("connections", nothing_left(&wire.a, 0));
     series.note("the server's connections", nothing_left(&wire.b, 1));
     let (accepted, ended) = served(server)?;
-    let all = (accepted, ended) == (3000, 3000);
+    let all = (accepted, ended) == (6000, 6000);
     series.note(
         "all",
         ensure(all, || format!("{accepted} accepted, {ended} ended")),
