@@ -9,7 +9,7 @@ use crate::error::{Error, Result, fail};
 use crate::matrix::{Cell, Connect, Family, Type, Who};
 use crate::session::{Answer, GONE, Session};
 use crate::target::Bench;
-use crate::wire::Seen;
+use crate::wire::{Seen, rule::is_roce};
 
 /// What became of a cell.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub enum Verdict {
     Ok,
     /// Something was wrong.
     Failed(String),
-    /// Something was wrong that is known, and why it is so.
+    /// Something was wrong, and it is known: the reason is in [`Ran::reason`].
     Known(String),
     /// It could not run.
     NotRun(String),
@@ -37,6 +37,12 @@ pub struct Ran {
     /// What became of it.
     #[serde(flatten)]
     pub verdict: Verdict,
+    /// Whose fault it is, and how that is known, where somebody has found out.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// The programs that ran: the server's command, the client's.
+    #[serde(default)]
+    pub commands: Vec<String>,
     /// What its packets showed.
     pub packets: Findings,
     /// How long it took.
@@ -51,6 +57,8 @@ impl Ran {
             group: group.to_owned(),
             cell: None,
             verdict: Verdict::Ok,
+            reason: None,
+            commands: Vec::new(),
             packets: Findings::default(),
             ms: 0,
         }
@@ -172,7 +180,13 @@ fn play(
         let finished = side.ask("finish").map(drop);
         ended = ended.and(finished);
     }
-    let (requester, responder) = played?;
+    let (requester, responder) = match played {
+        Ok(qps) => qps,
+        Err(error) => {
+            packets.packets = frames.iter().filter(|f| is_roce(&f.bytes)).count();
+            return Err(error);
+        }
+    };
     ended?;
     if bench.wire().is_some() {
         *packets = check::judge(cell, requester, responder, frames);

@@ -13,7 +13,7 @@ use crate::error::{Doing, Error, Result, fail};
 use crate::known;
 use crate::peer::agent::Address;
 use crate::peer::{OURS, Options, Peer, THEIRS, image};
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::run::{Order, explain};
 use crate::shell::Place;
 use crate::target::rocebud;
@@ -28,6 +28,7 @@ const HOME: &str = "/opt/rocebud";
 /// The guest does not boot, or takes no files.
 pub fn run(order: &Order) -> Result<Report> {
     let begin = Instant::now();
+    let when = report::now();
     let image = image::image(&image::agent()?)?;
     let options = Options {
         inside: true,
@@ -54,6 +55,8 @@ pub fn run(order: &Order) -> Result<Report> {
     cells.iter_mut().for_each(|ran| explain(ran, &known));
     Ok(Report {
         target: order.target.name().to_owned(),
+        command: order.command.clone(),
+        when,
         about: format!("verbs:rxe0 in a guest, Linux {}", peer.version),
         seconds: begin.elapsed().as_secs_f64(),
         cells,

@@ -71,6 +71,7 @@ fn test(args: TestArgs) -> Result<u8> {
     });
     let alone = args.differential || args.golden.is_some() || !own_network(&target);
     let order = Order {
+        command: as_typed(),
         lanes: if alone { 1 } else { lanes(args.lanes) },
         target,
         golden,
@@ -162,6 +163,23 @@ fn writable(path: &Path) -> std::io::Result<()> {
     } else {
         std::fs::remove_file(path)
     }
+}
+
+/// The command line, as it can be typed again.
+fn as_typed() -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+%@".contains(c);
+    let words = std::env::args().skip(1).map(|word| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    });
+    let words: Vec<String> = ["rocebud".to_owned(), "interop".to_owned()]
+        .into_iter()
+        .chain(words)
+        .collect();
+    words.join(" ")
 }
 
 /// What makes the same golden captures again, up to the choice of a cell.

@@ -126,7 +126,7 @@ impl Play {
         let mut frames = Vec::new();
         ran.verdict = match self.not_possible(bench) {
             Some(why) => Verdict::NotRun(why),
-            None => match self.play(bench, &mut ran.packets, &mut frames) {
+            None => match self.play(bench, &mut ran, &mut frames) {
                 Ok(()) => Verdict::Ok,
                 Err(Error(why)) => Verdict::Failed(why),
             },
@@ -149,12 +149,7 @@ impl Play {
         bench.too_large(self.mtu)
     }
 
-    fn play(
-        &self,
-        bench: &Bench,
-        packets: &mut check::Findings,
-        frames: &mut Vec<Seen>,
-    ) -> Result<()> {
+    fn play(&self, bench: &Bench, ran: &mut Ran, frames: &mut Vec<Seen>) -> Result<()> {
         if let Some(wire) = bench.wire() {
             wire.rules(self.rules());
             wire.keep(true);
@@ -168,7 +163,7 @@ impl Play {
                 &format!("tc qdisc add dev {netdev} root netem {options}"),
             )?;
         }
-        let mut played = self.duo(bench);
+        let mut played = self.duo(bench, &mut ran.commands);
         let ended = bench.wire().map(Wire::elapsed);
         if netem.is_some() {
             must(
@@ -181,16 +176,16 @@ impl Play {
             *frames = wire.take();
             wire.keep(false);
             let silence = ended.and_then(|end| check::silence(frames, end, QUIET));
-            *packets = check::each(frames);
+            ran.packets = check::each(frames);
             if let (Err(error), Some(how)) = (&mut played, silence) {
                 error.0.push('\n');
                 error.0.push_str(&how);
             }
         }
         played?;
-        match packets.wrong.as_slice() {
+        match ran.packets.wrong.as_slice() {
             [first, ..] => fail(format!("packets: {first}")),
-            [] if bench.wire().is_some() && packets.packets == 0 => {
+            [] if bench.wire().is_some() && ran.packets.packets == 0 => {
                 fail("not one packet on the wire")
             }
             [] => Ok(()),
@@ -218,7 +213,7 @@ impl Play {
     }
 
     /// Server, client, and what must hold afterwards.
-    fn duo(&self, bench: &Bench) -> Result<()> {
+    fn duo(&self, bench: &Bench, commands: &mut Vec<String>) -> Result<()> {
         let (ours, theirs) = places(bench);
         let (server_place, client_place) = match self.client {
             Who::Ours => (theirs, ours),
@@ -228,6 +223,7 @@ impl Play {
         let first = p.server_command.as_ref().unwrap_or(&p.command);
         let server_text = self.fill(bench, &format!("{first} {}", p.server), false)?;
         let client_text = self.fill(bench, &format!("{} {}", p.command, p.client), true)?;
+        commands.extend([&server_text, &client_text].map(|text| text.trim().to_owned()));
         let mut server = server_place.start(&server_text, p.limit)?;
         let ready = self.fill(bench, &self.ready(), false)?;
         let settle = if self.program.wait.starts_with("tcp ") {

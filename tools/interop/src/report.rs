@@ -1,17 +1,23 @@
 //! What was found: lines and a closing line for the terminal, JSON for programs, a page for people.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
 use crate::cell::{Ran, Verdict};
+
+mod page;
 
 /// A whole run.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The target's name.
     pub target: String,
+    /// The command line.
+    pub command: String,
+    /// When it began, in UTC.
+    pub when: String,
     /// What it is, in words.
     pub about: String,
     /// Seconds, setting up included.
@@ -23,7 +29,7 @@ pub struct Report {
 }
 
 /// Numbers of verdicts.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Sums {
     /// Right.
     pub ok: usize,
@@ -75,8 +81,8 @@ impl Report {
         sums
     }
 
-    /// A table of groups, then every cell that is not "ok" with its reason, then the closing line.
-    pub fn text(&self) -> String {
+    /// The groups in the order in which they ran, each with its numbers.
+    pub fn groups(&self) -> Vec<(&str, Sums)> {
         let mut groups: Vec<(&str, Sums)> = Vec::new();
         for ran in &self.cells {
             let at = groups.iter().position(|(name, _)| *name == ran.group);
@@ -88,36 +94,23 @@ impl Report {
                 sums.add(&ran.verdict);
             }
         }
+        groups
+    }
+
+    /// A table of groups, then every cell that is not "ok" with its reason, then the closing line.
+    pub fn text(&self) -> String {
         let mut out = format!(
             "{:36} {:>5} {:>6} {:>6} {:>8}\n",
-            self.target, "ok", "failed", "known", "not run"
+            "group", "ok", "failed", "known", "not run"
         );
-        for (name, s) in groups {
+        for (name, s) in self.groups() {
             let _ = writeln!(
                 out,
                 "{name:36} {:>5} {:>6} {:>6} {:>8}",
                 s.ok, s.failed, s.known, s.not_run
             );
         }
-        let mut not_run: Vec<(&str, &str, usize)> = Vec::new();
-        for ran in self.cells.iter().filter(|r| r.verdict != Verdict::Ok) {
-            let (word, why) = (ran.verdict.word(), ran.verdict.why());
-            if !matches!(ran.verdict, Verdict::NotRun(_)) {
-                let _ = writeln!(out, "{word}: {}: {why}", ran.name);
-                continue;
-            }
-            match not_run.iter_mut().find(|(_, reason, _)| *reason == why) {
-                Some((_, _, more)) => *more += 1,
-                None => not_run.push((&ran.name, why, 0)),
-            }
-        }
-        for (name, why, more) in not_run {
-            let others = match more {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
-            let _ = writeln!(out, "not run: {name}{others}: {why}");
-        }
+        out.push_str(&self.wrong());
         let s = self.sums();
         let _ = writeln!(
             out,
@@ -133,99 +126,151 @@ impl Report {
         out
     }
 
+    /// Who has failed and how; known disagreements with the reason and one line of what was seen; what was not run, once
+    /// for each reason.
+    fn wrong(&self) -> String {
+        let mut out = String::new();
+        let mut not_run: Vec<(&str, &str, usize)> = Vec::new();
+        for ran in &self.cells {
+            let (name, why) = (ran.name.as_str(), ran.verdict.why());
+            match &ran.verdict {
+                Verdict::Ok => {}
+                Verdict::Failed(_) => {
+                    let _ = writeln!(out, "FAILED: {name}: {why}");
+                }
+                Verdict::Known(_) => {
+                    let seen = why.lines().next().unwrap_or_default();
+                    let reason = ran.reason.as_deref().unwrap_or_default();
+                    let _ = writeln!(out, "known: {name}: {seen}\n    {reason}");
+                }
+                Verdict::NotRun(_) => match not_run.iter_mut().find(|(_, r, _)| *r == why) {
+                    Some((_, _, more)) => *more += 1,
+                    None => not_run.push((name, why, 0)),
+                },
+            }
+        }
+        for (name, why, more) in not_run {
+            let others = match more {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let _ = writeln!(out, "not run: {name}{others}: {why}");
+        }
+        out
+    }
+
     /// For programs.
     pub fn json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default()
-    }
-
-    /// A page that needs nothing else.
-    pub fn html(&self) -> String {
-        let s = self.sums();
-        let mut rows = String::new();
-        // what somebody must look at comes first
-        let mut cells: Vec<&Ran> = self.cells.iter().collect();
-        cells.sort_by_key(|ran| match ran.verdict {
-            Verdict::Failed(_) => 0,
-            Verdict::NotRun(_) => 1,
-            Verdict::Known(_) => 2,
-            Verdict::Ok => 3,
-        });
-        for ran in cells {
-            let class = ran.verdict.word().replace(' ', "-").to_lowercase();
-            let _ = writeln!(
-                rows,
-                "<tr class={class}><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}",
-                escaped(ran.verdict.word()),
-                escaped(&ran.group),
-                escaped(&ran.name),
-                ran.packets.packets,
-                ran.packets.resent,
-                ran.ms,
-                escaped(ran.verdict.why())
-            );
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            version: &'static str,
+            sums: Sums,
+            #[serde(flatten)]
+            report: &'a Report,
         }
-        let mut by: BTreeMap<&str, &str> = BTreeMap::new();
-        let title = format!("rocebud interop: {}", self.target);
-        let sums = format!(
-            "{} ok, {} failed, {} known, {} not run",
-            s.ok, s.failed, s.known, s.not_run
-        );
-        let about = format!("{}; {:.0} s", self.about, self.seconds);
-        by.insert("@TITLE@", &title);
-        by.insert("@SUMS@", &sums);
-        by.insert("@ABOUT@", &about);
-        let mut page = PAGE.to_owned();
-        for (mark, text) in by {
-            page = page.replace(mark, &escaped(text));
-        }
-        page.replace("@ROWS@", &rows)
+        let whole = Whole {
+            version: env!("CARGO_PKG_VERSION"),
+            sums: self.sums(),
+            report: self,
+        };
+        serde_json::to_string_pretty(&whole).unwrap_or_default()
     }
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+/// The time, in UTC, as 2026-01-31 12:34:56.
+pub fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    utc(since.map(|d| d.as_secs()).unwrap_or_default())
 }
 
-const PAGE: &str = r#"<!doctype html><html lang=en><meta charset=utf-8><title>@TITLE@</title>
-<style>body{font:14px system-ui;margin:2em}table{border-collapse:collapse}td,th{padding:2px 10px;text-align:left;border-bottom:1px solid #ddd;vertical-align:top}
-th{position:sticky;top:0;background:#fff}td:first-child{white-space:nowrap}td:last-child{white-space:pre-wrap;overflow-wrap:anywhere;width:45%}
-tr.failed{background:#fdd}tr.known{background:#ffd}tr.not-run{background:#eee}tr>:nth-child(n+4):nth-child(-n+6){text-align:right}</style>
-<h1>@TITLE@</h1><p>@ABOUT@<p><b>@SUMS@</b> <input id=f placeholder="words to look for" oninput="
-for(const r of document.querySelectorAll('tbody tr'))r.hidden=!f.value.split(' ').every(w=>r.textContent.includes(w))">
-<table><thead><tr><th>verdict<th>group<th>cell<th>packets<th>sent again<th>ms<th>reason</thead><tbody>
-@ROWS@</tbody></table></html>
-"#;
+/// Seconds since 1970, as a date.
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (mut year, mut left) = (1970, days);
+    let leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
+    while left >= 365 + u64::from(leap(year)) {
+        left -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(leap(year));
+    let months = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for length in months {
+        if left < length {
+            break;
+        }
+        left -= length;
+        month += 1;
+    }
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    let day = left + 1;
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_page_begins_with_what_is_wrong() {
-        let cell = |name: &str, verdict| Ran {
-            verdict,
-            ..Ran::new(name.into(), "group")
-        };
-        let report = Report {
+    fn report(cells: Vec<Ran>) -> Report {
+        Report {
             target: "target".into(),
+            command: String::new(),
+            when: utc(0),
             about: String::new(),
             seconds: 1.0,
-            cells: vec![
-                cell("right", Verdict::Ok),
-                cell("explained", Verdict::Known("why".into())),
-                cell("wrong", Verdict::Failed("why".into())),
-            ],
+            cells,
             trouble: None,
-        };
-        let page = report.html();
-        let at = |name: &str| page.find(&format!("<td>{name}<td>")).expect("it is listed");
+        }
+    }
+
+    fn cell(name: &str, verdict: Verdict) -> Ran {
+        Ran {
+            verdict,
+            ..Ran::new(name.into(), "group")
+        }
+    }
+
+    #[test]
+    fn a_page_begins_with_what_is_wrong() {
+        let page = report(vec![
+            cell("right", Verdict::Ok),
+            cell("explained", Verdict::Known("why".into())),
+            cell("wrong", Verdict::Failed("why".into())),
+        ])
+        .html();
+        let at = |name: &str| page.find(&format!(">{name}<")).expect("it is listed");
         assert!(at("wrong") < at("explained") && at("explained") < at("right"));
     }
 
     #[test]
     fn what_peers_say_cannot_become_markup() {
-        assert_eq!(escaped("<script>&"), "&lt;script&gt;&amp;");
+        let page = report(vec![cell("<b>&", Verdict::Failed("<script>".into()))]).html();
+        assert!(page.contains("&lt;b&gt;&amp;") && page.contains("&lt;script&gt;"));
+        assert!(
+            !page.contains("<b>&") && !page.contains("<script>\"") && !page.contains("><script>")
+        );
+    }
+
+    #[test]
+    fn what_was_not_run_is_counted_as_such_and_said_once_for_each_reason() {
+        let lost = || Verdict::NotRun("the guest ended".into());
+        let text = report(vec![
+            cell("a", Verdict::Ok),
+            cell("b", lost()),
+            cell("c", lost()),
+            cell("d", Verdict::NotRun("no tshark".into())),
+        ])
+        .text();
+        assert!(text.contains("not run: b and 1 more: the guest ended\n"));
+        assert!(text.contains("not run: d: no tshark\n"));
+        assert!(text.contains("interop: 1 passed, 0 failed, 3 skipped"));
+    }
+
+    #[test]
+    fn seconds_become_a_date() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00");
+        assert_eq!(utc(951_782_399), "2000-02-28 23:59:59");
+        assert_eq!(utc(951_868_800), "2000-03-01 00:00:00");
+        assert_eq!(utc(1_798_761_599), "2026-12-31 23:59:59");
     }
 }

@@ -15,7 +15,7 @@ use crate::peer::Options;
 use crate::probes::{self, Probe};
 use crate::programs::{self, Play};
 use crate::progress::Progress;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::target::Target;
 
 /// What is to be run.
@@ -43,6 +43,8 @@ pub struct Order {
     pub golden: Option<Shelf>,
     /// Benches that work side by side.
     pub lanes: usize,
+    /// How this run was asked for.
+    pub command: String,
 }
 
 /// Runs it. Progress goes to standard error.
@@ -51,6 +53,7 @@ pub struct Order {
 /// The bench cannot be set up.
 pub fn run(order: &Order) -> Result<Report> {
     let begin = Instant::now();
+    let when = report::now();
     if order.target == Target::Inside {
         return inside::run(order);
     }
@@ -61,6 +64,8 @@ pub fn run(order: &Order) -> Result<Report> {
     let done = Lanes::new(order, items, &known, &progress).run()?;
     Ok(Report {
         target,
+        command: order.command.clone(),
+        when,
         about: done.about,
         seconds: begin.elapsed().as_secs_f64(),
         cells: done.ran,
@@ -126,6 +131,7 @@ pub(crate) fn explain(ran: &mut Ran, known: &[Known]) {
     if let Verdict::Failed(why) = &ran.verdict
         && let Some(entry) = known.iter().find(|k| k.explains(&ran.name, why))
     {
-        ran.verdict = Verdict::Known(format!("{why}: {}", entry.reason));
+        ran.reason = Some(entry.reason.clone());
+        ran.verdict = Verdict::Known(why.clone());
     }
 }

@@ -284,7 +284,13 @@ impl Qemu {
     fn last_words(&self) -> String {
         let console = read_lossy(&self.console);
         let lines: Vec<&str> = console.lines().filter(|l| !l.trim().is_empty()).collect();
-        let mut words = lines[lines.len().saturating_sub(5)..].join("\n");
+        // behind a panic come more lines than these
+        let behind = lines.len().saturating_sub(5);
+        let panic = lines[..behind]
+            .iter()
+            .filter(|l| l.contains("Kernel panic"));
+        let mut words: String = panic.map(|line| format!("{line}\n")).collect();
+        words.push_str(&lines[behind..].join("\n"));
         let qemu = read_lossy(&self.log);
         for line in qemu.lines().take(5) {
             words.push_str(&format!("\nqemu: {line}"));
