@@ -33,6 +33,7 @@ pub mod names {
     pub const RDMA_RQSIZE: i32 = 1;
     pub const RDMA_INLINE: i32 = 2;
     pub const RDMA_IOMAPSIZE: i32 = 3;
+    pub const RDMA_ROUTE: i32 = 4;
 }
 use names::*;
 
@@ -91,7 +92,8 @@ const fn line(level: i32, name: i32, option: Name, until: Until) -> Line {
     }
 }
 
-/// Every option that can be set. `SO_ERROR` and `SO_TYPE` can be read only, and are the socket's.
+/// Every option that can be set. `SO_ERROR` and `SO_TYPE` can be read only, and are the socket's, as
+/// `RDMA_ROUTE` is.
 pub const OPTIONS: &[Line] = &[
     line(SOL_SOCKET, SO_REUSEADDR, Name::ReuseAddress, Until::Always),
     line(SOL_SOCKET, SO_SNDBUF, Name::SendBuffer, Until::Rings),

@@ -80,10 +80,16 @@ static struct rdma_cm_id *made(void)
 	return id;
 }
 
+static void destroy(void *id)
+{
+	rdma_destroy_ep(id);
+	clean(NULL);
+}
+
 static void *connect_thread(void *arg)
 {
-	struct rdma_cm_id *id = made();
-	pthread_cleanup_push(clean, arg);
+	struct rdma_cm_id *id = arg = made();
+	pthread_cleanup_push(destroy, arg);
 	atomic_store(&waiting, 1);
 	rdma_connect(id, NULL);
 	pthread_cleanup_pop(0);

@@ -220,6 +220,47 @@ static void options(void)
 	closed(c);
 }
 
+/* Paths: what a connection found can be given to another, and is checked when it connects. */
+static void routes(void)
+{
+	struct both c = connected();
+	char path[2 * 72], back[2 * 72];
+	socklen_t len = sizeof path;
+	struct sockaddr_storage a = at(++port);
+	CHECK(!rgetsockopt(c.a, SOL_RDMA, RDMA_ROUTE, path, &len) && len == 72);
+	len = 71;
+	IS(rgetsockopt(c.a, SOL_RDMA, RDMA_ROUTE, back, &len), EINVAL);
+	IS(rsetsockopt(c.a, SOL_RDMA, RDMA_ROUTE, path, 72), EINVAL);
+	int s = made(0);
+	len = sizeof back;
+	CHECK(!rgetsockopt(s, SOL_RDMA, RDMA_ROUTE, back, &len) && !len);
+	IS(rsetsockopt(s, SOL_RDMA, RDMA_ROUTE, path, 0), EINVAL);
+	CHECK(!rsetsockopt(s, SOL_RDMA, RDMA_ROUTE, "no path", 8)); /* kept */
+	IS(rconnect(s, (void *)&a, base_len), EINVAL);
+	CHECK(!rclose(s));
+	int l = listening(port, 0);
+	s = made(SOCK_NONBLOCK);
+	CHECK(!rsetsockopt(s, SOL_RDMA, RDMA_ROUTE, path, 72));
+	len = sizeof back;
+	CHECK(!rgetsockopt(s, SOL_RDMA, RDMA_ROUTE, back, &len) && len == 72 && !memcmp(path, back, 72));
+	IS(rconnect(s, (void *)&a, base_len), EINPROGRESS);
+	struct pollfd p[2] = {{.fd = l, .events = POLLIN}, {.fd = s, .events = POLLOUT}};
+	while (!p[0].revents)
+		CHECK(rpoll(p, 2, 10000) > 0);
+	struct both d = {s, raccept(l, NULL, NULL)};
+	for (p[0].fd = d.b, p[0].events = POLLOUT, p[0].revents = p[1].revents = 0;
+	     !(p[0].revents & p[1].revents & POLLOUT);)
+		CHECK(rpoll(p, 2, 10000) > 0);
+	CHECK(rsend(s, "abcd", 4, 0) == 4 && rrecv(d.b, back, 4, MSG_WAITALL) == 4 && !memcmp(back, "abcd", 4));
+	CHECK(!rfcntl(s, F_SETFL, 0));
+	closed(d);
+	closed(c);
+	CHECK(!rclose(l));
+	s = rsocket(base.ss_family, SOCK_DGRAM, 0);
+	CHECK(!rsetsockopt(s, SOL_RDMA, RDMA_ROUTE, path, 72));
+	CHECK(!rclose(s));
+}
+
 static void partial_writes(void)
 {
 	static uint8_t out[1 << 20], in[1 << 20];
@@ -611,6 +652,7 @@ int main(int argc, char **argv)
 	run("misuse", misuse);
 	run("names", names);
 	run("options", options);
+	run("routes", routes);
 	run("partial_writes", partial_writes);
 	run("flags_and_vectors", flags_and_vectors);
 	run("half_closed", half_closed);

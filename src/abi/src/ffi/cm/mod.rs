@@ -14,6 +14,6 @@ mod event;
 mod id;
 mod multicast;
 mod qp;
-mod resolve;
+pub(super) mod resolve;
 pub(super) mod types;
 pub(super) mod verbs;

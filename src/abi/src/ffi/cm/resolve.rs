@@ -1,6 +1,7 @@
 //! Addresses, routes, listening, options: what comes before a connection.
 
 use core::ffi::{c_int, c_void};
+use core::mem::offset_of;
 use std::net::Ipv6Addr;
 
 use rocebud_objects::{Errno, Misuse};
@@ -11,7 +12,7 @@ use super::super::sleep::enter_waiting;
 use super::address::{self, IbAny};
 use super::event::completing;
 use super::id::{Id, see};
-use super::types::{rdma_cm_id, rdma_route};
+use super::types::{ibv_sa_path_rec, rdma_cm_id, rdma_route};
 
 impl Id {
     fn bound(&self, request: CmRequest) -> Outcome<()> {
@@ -201,10 +202,35 @@ struct PathData {
     _more: [u8; 6],
 }
 
+/// A path of an identifier's in the form in which a program may give it back.
+pub(in super::super) fn path_data(path: &ibv_sa_path_rec) -> [u8; size_of::<PathData>()] {
+    const EXACTLY: u8 = 2 << 6;
+    let [_, a, b, c] = path.flow_label.to_ne_bytes();
+    let mut out = [0; size_of::<PathData>()];
+    let mut put = |at: usize, bytes: &[u8]| {
+        out.iter_mut()
+            .skip(at)
+            .zip(bytes)
+            .for_each(|(to, from)| *to = *from);
+    };
+    put(offset_of!(PathData, flags), &WANTED.to_ne_bytes());
+    put(offset_of!(PathData, dgid), &path.dgid.0);
+    put(offset_of!(PathData, sgid), &path.sgid.0);
+    let label = [a, b, c, path.hop_limit];
+    put(offset_of!(PathData, flow_label_hop_limit), &label);
+    let class = [path.traffic_class, 1 << 7 | 1];
+    put(offset_of!(PathData, traffic_class), &class);
+    put(offset_of!(PathData, pkey), &path.pkey.to_ne_bytes());
+    let times = [path.mtu, path.rate, path.packet_life_time].map(|n| n | EXACTLY);
+    put(offset_of!(PathData, mtu), &times);
+    out
+}
+
+/// `IBV_PATH_FLAG_GMP`, `_PRIMARY`, and of `_BIDIRECTIONAL` the ways out and back
+const WANTED: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5;
+
 /// The path among a program's paths that is for messages and data, and goes both ways.
 fn path(value: *const c_void, length: usize) -> Outcome<CmPath> {
-    /// `IBV_PATH_FLAG_GMP`, `_PRIMARY`, and of `_BIDIRECTIONAL` the ways out and back
-    const WANTED: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5;
     /// Without the selector ("exactly").
     const VALUE: u8 = 0x3f;
     const NONE: Misuse = Misuse::invalid(

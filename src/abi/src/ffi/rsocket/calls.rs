@@ -14,7 +14,7 @@ use super::datagram::Datagram;
 use super::socket::{Inner, Socket};
 use super::table::{self, Any};
 use super::wait::Waits;
-use super::{io, repoll, verbs};
+use super::{io, repoll, route, verbs};
 
 const NO_SUCH_SOCKET: Misuse = Misuse::new(
     Errno::EOPNOTSUPP,
@@ -400,6 +400,7 @@ extern "C" fn rsetsockopt(
         // SAFETY: the caller vouches for `length` bytes.
         let value = unsafe { core::slice::from_raw_parts(value, length as usize) };
         let socket = match socket {
+            Any::Datagram(_) if (level, name) == ROUTE => return Ok(0), // as upstream: without effect
             Any::Datagram(datagram) => {
                 return datagram.set_option((level, name), value).map(|()| 0);
             }
@@ -410,6 +411,9 @@ extern "C" fn rsetsockopt(
             State::Init | State::Bound | State::Listening => Phase::Idle,
             _ => Phase::Begun,
         };
+        if (level, name) == ROUTE {
+            return route::set(&mut inner, value, phase);
+        }
         let before = inner.options;
         let option = inner.options.set((level, name), value, phase)?;
         if let Err(e) = follow(&mut inner, option) {
@@ -454,7 +458,7 @@ extern "C" fn rgetsockopt(
     enter::<MinusOne, c_int>(|| {
         let found = match table::get(fd)? {
             Any::Datagram(datagram) => datagram.option((level, name))?,
-            _ => stream_option(&*table::stream(fd)?, (level, name))?,
+            _ => stream_option(&*table::stream(fd)?, (level, name), length.get()?)?,
         };
         let room = (length.get()? as usize).min(found.len());
         if value.is_null() {
@@ -467,8 +471,13 @@ extern "C" fn rgetsockopt(
     })
 }
 
-fn stream_option(socket: &Socket, at: (c_int, c_int)) -> Outcome<Vec<u8>> {
+const ROUTE: (c_int, c_int) = (names::SOL_RDMA, names::RDMA_ROUTE);
+
+fn stream_option(socket: &Socket, at: (c_int, c_int), room: u32) -> Outcome<Vec<u8>> {
     let mut inner = socket.lock();
+    if at == ROUTE {
+        return route::get(&inner, room as usize);
+    }
     let (ints, count) = match at {
         (names::SOL_SOCKET, names::SO_ERROR) => {
             inner.look(Look::Pump);

@@ -22,6 +22,7 @@ mod memory;
 mod news;
 mod poll;
 mod repoll;
+mod route;
 mod socket;
 mod table;
 mod verbs;

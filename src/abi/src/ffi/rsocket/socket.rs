@@ -18,7 +18,7 @@ use super::endpoint::{Endpoint, Role};
 use super::news::{self, News, kind};
 use super::verbs;
 use super::wait::{Place, Waits, watch};
-use super::{defaults, keepalive};
+use super::{defaults, keepalive, route};
 
 /// Time for an address to be resolved, as upstream gives it.
 const RESOLVE_MS: c_int = 2000;
@@ -51,6 +51,8 @@ pub(super) struct Inner {
     pub(super) endpoint: Option<Endpoint>,
     pub(super) options: Options,
     pub(super) nonblocking: bool,
+    /// `RDMA_ROUTE`, until it is used.
+    pub(super) route: Vec<u8>,
     error: Option<Errno>,
     /// What the peer of a connection that is being accepted offered.
     offer: Option<ConnectData>,
@@ -115,6 +117,7 @@ impl Socket {
             endpoint: None,
             options,
             nonblocking,
+            route: Vec::new(),
             error: None,
             offer: None,
             requests: VecDeque::new(),
@@ -306,9 +309,7 @@ impl Inner {
 
     fn address_resolved(&mut self) -> Outcome<()> {
         self.ask(Event::AddressResolved)?;
-        // SAFETY: a living identifier.
-        let code = unsafe { verbs::rdma_resolve_route(self.id, RESOLVE_MS) };
-        verbs::checked(code, "rconnect: no route")
+        route::resolve(self, RESOLVE_MS)
     }
 
     fn route_resolved(&mut self) -> Outcome<()> {
