@@ -500,18 +500,23 @@ fn empty_action() -> libc::sigaction {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// Changes this thread's mask; returns the one before. Without `signals` it only reads.
+/// Changes this thread's mask; returns the one before. Without `signals` it only reads. By a bare
+/// system call: the C library's function is the shim's, which would count our asking as a change, so
+/// that we asked again at the next copy.
 fn change_mask(how: i32, signals: Option<u64>) -> u64 {
-    let new = set_of(signals.unwrap_or(0));
-    let mut old = empty_set();
-    let new = if signals.is_some() {
-        &raw const new
-    } else {
-        ptr::null()
+    let new = signals.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let mut old = 0u64;
+    // SAFETY: the kernel's set is 64 bits, and both are live or null.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            how,
+            new,
+            &raw mut old,
+            size_of::<u64>(),
+        )
     };
-    // SAFETY: live sets or null.
-    unsafe { libc::pthread_sigmask(how, new, &raw mut old) };
-    mask_bits(&old)
+    old
 }
 
 fn empty_set() -> libc::sigset_t {
