@@ -103,13 +103,13 @@ qemu=$(command -v qemu-system-x86_64) || { echo "qemu-system-x86 is missing"; ex
 rxe=("$rocebud" interop --target rxe --lanes 1)
 own=("$rocebud" interop --target rocebud --lanes 1)
 one="rdma_cm read v6 rocebud>" # one cell
-long=$work/long.toml # thousands of cells
+long=$work/long.toml # four thousand cells
 cat >"$long" <<EOF
 [[group]]
 name = "long"
 types = ["rc"]
 ops = ["write", "read"]
-sizes = [$(seq -s, 1 2000 | sed 's/[0-9]*/"&"/g')]
+sizes = [$(seq -s, 1 1000 | sed 's/[0-9]*/"&"/g')]
 mtus = [1024]
 families = ["v4"]
 requesters = ["ours", "theirs"]

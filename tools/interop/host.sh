@@ -74,9 +74,11 @@ while True:
 }
 
 agent --listen 10.98.1.2 --from 10.98.1.1
-machine $here "exec $rocebud interop --target host:10.98.1.2 --short --only '![ !probes' \
+machine $here "exec $rocebud interop --target host:10.98.1.2 --short --only '!duplicate !reorder !corrupt !probes' \
     --addresses 10.98.1.1,10.98.1.2,fd98:0:0:2::1,fd98:0:0:2::2"
 status=$?
+# losses of programs are made in our end too
+machine $here "exec $rocebud interop --target host:10.98.1.2 --only 'verify lost v4'" || status=1
 
 agent --listen 10.98.1.2:7472 --from 10.98.1.9
 refused "an address that --from does not name" 2 "answers nobody else" run --target host:10.98.1.2:7472

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{self, Findings, Qp};
+use crate::endpoint;
 use crate::error::{Error, Result, fail};
 use crate::matrix::{Cell, Connect, Family, Type, Who};
 use crate::session::{Answer, GONE, Session};
@@ -139,8 +140,11 @@ fn not_possible(bench: &Bench, cell: &Cell) -> Option<String> {
     if bench.ours.address(v6).is_none() || bench.theirs.address(v6).is_none() {
         return Some("an end has no address of this family".into());
     }
-    if cell.fault.is_some() && bench.wire().is_none() {
-        return Some("faults need a wire that this program carries".into());
+    if cell.fault.is_some() && bench.wire().is_none() && endpoint::of_cell(cell).is_none() {
+        return Some(
+            "our end can only lose packets; other faults need a wire that this program carries"
+                .into(),
+        );
     }
     bench.too_large(cell.mtu)
 }
@@ -153,6 +157,11 @@ fn play(
     packets: &mut Findings,
     between: &mut dyn FnMut(Qp, Qp) -> Result<()>,
 ) -> Result<()> {
+    if bench.wire().is_none()
+        && let Some(rules) = endpoint::of_cell(cell)
+    {
+        return losing(bench, cell, &rules);
+    }
     let pair = match pair {
         Some(pair) => pair,
         empty => empty.insert(Pair::meet(bench)?),
@@ -172,14 +181,7 @@ fn play(
         *frames = wire.take();
         wire.keep(false);
     }
-    let mut ended = Ok(());
-    for side in pair.both() {
-        if cell.connect == Connect::Cm {
-            side.closed();
-        }
-        let finished = side.ask("finish").map(drop);
-        ended = ended.and(finished);
-    }
+    let ended = finish(pair, cell);
     let (requester, responder) = match played {
         Ok(qps) => qps,
         Err(error) => {
@@ -198,6 +200,40 @@ fn play(
         }
     }
     Ok(())
+}
+
+fn finish(pair: &mut Pair, cell: &Cell) -> Result<()> {
+    let mut ended = Ok(());
+    for side in pair.both() {
+        if cell.connect == Connect::Cm {
+            side.closed();
+        }
+        let finished = side.ask("finish").map(drop);
+        ended = ended.and(finished);
+    }
+    ended
+}
+
+/// A cell whose packet our own end loses: an agent of ours for it alone, since its library reads the rule when it starts.
+fn losing(bench: &Bench, cell: &Cell, rules: &str) -> Result<()> {
+    let mut pair = Pair {
+        ours: bench.ours.losing(rules)?,
+        theirs: bench.theirs.session()?,
+    };
+    connect(bench, &mut pair, cell)?;
+    traffic(&mut pair, cell)?;
+    let lost = match pair.ours.pid() {
+        Some(pid) => endpoint::lost(&bench.ours, pid)?,
+        None => 0,
+    };
+    finish(&mut pair, cell)?;
+    match lost {
+        0 => fail("the packet that the fault names was never sent"),
+        1 => Ok(()),
+        many => fail(format!(
+            "{many} packets were lost, not the one that is named"
+        )),
+    }
 }
 
 /// Brings the queue pairs up; answers requester's and responder's.

@@ -153,10 +153,15 @@ struct Inner {
     cells: Vec<Ran>,
 }
 
-/// The runner's own cells, in the guest. Faults and probes need the wire, which is out here, so they are left out.
+/// The runner's own cells, in the guest. Probes and faults other than losses need the wire, which is out here, so they
+/// are left out; losses are made in our end.
 fn scenarios(order: &Order, peer: &Peer) -> Result<Vec<Ran>> {
     peer.wire.keep(true);
-    let only = format!("! [ ! programs ! probes {}", order.only.join(" ")).replace("! ", "!");
+    let only = format!(
+        "! duplicate ! reorder ! corrupt ! programs ! probes {}",
+        order.only.join(" ")
+    )
+    .replace("! ", "!");
     let command = format!(
         "ROCEBUD_INTEROP_AGENT=/usr/bin/rocebud-interop-agent {HOME}/bin/rocebud-interop --target verbs:rxe0 \
          --namespace inner --addresses {},{},{},{} --short --only '{only}' --json /tmp/inner.json",

@@ -3,6 +3,7 @@
 //!
 //! * [`peer`]: the kernel peer, its image and its agent; [`netns`], [`cleanup`]: where it lives and how it ends.
 //! * [`wire`]: carries every frame between the two ends; keeps them, and spoils those that a rule names.
+//! * [`endpoint`]: losses in our own end, where the wire is somebody else's.
 //! * [`target`], [`session`]: the two ends of a test, and the conversation with their agents.
 //! * [`matrix`], [`cell`], [`check`], [`known`]: what is tried, how, and how it is judged.
 //! * [`programs`], [`shell`]: unmodified programs at both ends.
@@ -17,6 +18,7 @@ pub mod cell;
 pub mod check;
 pub mod cleanup;
 pub mod differ;
+pub mod endpoint;
 pub mod error;
 pub mod golden;
 pub mod inside;

@@ -180,8 +180,8 @@ impl Cell {
         name
     }
 
-    /// The rule of the wire for its fault.
-    pub fn rule(&self) -> Option<Rule> {
+    /// The packet that its fault names: who sends it, its opcode.
+    pub fn named(&self) -> Option<(End, u8, &Plan)> {
         let plan = self.fault.as_ref()?;
         let asks = self.requester.end();
         let from = if plan.by_requester {
@@ -194,12 +194,13 @@ impl Cell {
             Type::Uc => 0x20,
             Type::Ud => 0x60,
         };
-        Some(Rule::nth(
-            from,
-            Some(class | plan.operation),
-            plan.nth,
-            plan.fault,
-        ))
+        Some((from, class | plan.operation, plan))
+    }
+
+    /// The rule of the wire for its fault.
+    pub fn rule(&self) -> Option<Rule> {
+        let (from, opcode, plan) = self.named()?;
+        Some(Rule::nth(from, Some(opcode), plan.nth, plan.fault))
     }
 
     /// Does the fault cost a packet, so that somebody must send again?

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::cell::{Ran, Verdict};
 use crate::check;
 use crate::cleanup;
+use crate::endpoint;
 use crate::error::{Doing, Error, Result, fail};
 use crate::matrix::{Family, Who};
 use crate::peer::image;
@@ -143,9 +144,6 @@ impl Play {
                 "an end has no address of this family, or no IPv4 address for handshakes".into(),
             );
         }
-        if self.program.loss > 0 && bench.wire().is_none() {
-            return Some("losses need a wire that this program carries".into());
-        }
         bench.too_large(self.mtu)
     }
 
@@ -201,7 +199,7 @@ impl Play {
             Rule::chance(
                 end,
                 self.program.loss,
-                0x5eed + u64::from(self.mtu),
+                SEED + u64::from(self.mtu),
                 Fault::Drop,
             )
         };
@@ -308,6 +306,14 @@ impl Play {
             &bench.ours
         };
         let v6 = self.family == Family::V6;
+        let losing = self.program.loss > 0 && bench.wire().is_none() && !who.run.is_empty();
+        let run = if losing {
+            let seed = SEED + u64::from(self.mtu);
+            let rules = endpoint::of_chance(self.program.loss, self.program.loss_by, seed);
+            format!("{}='{rules}' {}", endpoint::VARIABLE, who.run)
+        } else {
+            who.run.clone()
+        };
         let own = who.address(v6).unwrap_or_default();
         let (group, mac) = if v6 {
             ("ff1e::4:98", "33:33:00:04:00:98")
@@ -329,14 +335,14 @@ impl Play {
         }
         if out.contains("{verify}") {
             let verify = who.bring("verify", &verify()?)?;
-            out = out.replace("{verify}", &format!("{} {verify}", who.run));
+            out = out.replace("{verify}", &format!("{run} {verify}"));
         }
         if out.contains("{quick}") {
             let quick = who.bring("quick.so", &quick()?)?;
             out = out.replace("{quick}", &format!("LD_PRELOAD={quick}"));
         }
         Ok(out
-            .replace("{run}", &who.run)
+            .replace("{run}", &run)
             .replace("{addr}", server.address(v6).unwrap_or_default())
             .replace("{v4}", server.address(false).unwrap_or_default())
             .replace("{own}", own)
@@ -351,6 +357,9 @@ impl Play {
 /// Between "the server listens" and the client's start: Linux shows a listener of rdma_cm before its devices listen,
 /// and who connects at once is refused; and it joins a group before its device does.
 const SETTLE: Duration = Duration::from_millis(500);
+
+/// Of the dice that lose packets.
+const SEED: u64 = 0x5eed;
 
 /// An emulated guest on a machine with ten times as much work as cores took more than 30 s.
 const LISTENS_WITHIN: Duration = Duration::from_secs(90);

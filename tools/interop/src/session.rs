@@ -60,12 +60,21 @@ impl Session {
     /// # Errors
     /// It cannot be started, or is of another version.
     pub fn start(name: &str, argv: &[String]) -> Result<Self> {
+        Self::start_with(name, argv, &[])
+    }
+
+    /// The same with variables of the environment.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub fn start_with(name: &str, argv: &[String], variables: &[(&str, &str)]) -> Result<Self> {
         let Some((program, arguments)) = argv.split_first() else {
             return fail("no program for the agent");
         };
         let mut command = Command::new(program);
         command
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -107,6 +116,14 @@ impl Session {
     /// Who it is, in messages.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The process, if it was started by us.
+    pub fn pid(&self) -> Option<u32> {
+        match &self.channel {
+            Channel::Child(child) => Some(child.id()),
+            Channel::Stream(_) => None,
+        }
     }
 
     /// Says a line.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cleanup;
+use crate::endpoint;
 use crate::error::{Doing, Error, Result, fail};
 use crate::netns::Namespace;
 use crate::peer::agent::Address;
@@ -121,6 +122,17 @@ impl Party {
             Reach::Program(argv) => Session::start(&self.name, argv),
             Reach::Agent(address) => Session::meet(&self.name, address),
         }
+    }
+
+    /// The same with an agent whose library loses these packets (`endpoint`).
+    ///
+    /// # Errors
+    /// It is none of ours.
+    pub fn losing(&self, rules: &str) -> Result<Session> {
+        let Reach::Program(argv) = &self.how else {
+            return fail(format!("{} is no program of ours", self.name));
+        };
+        Session::start_with(&self.name, argv, &[(endpoint::VARIABLE, rules)])
     }
 
     /// The same at these addresses.
