@@ -33,7 +33,7 @@ enum Kind {
     StablePrivacy,
 }
 
-/// Those that serve the wildcard address only.
+/// Those that serve the IPv4 wildcard only.
 const WILDCARD_PROGRAMS: &str = "\
 xrc_as_rc 7471 rdma_xserver -c r | rdma_xclient -s @ -c r
 xrc 7471 rdma_xserver -c x | rdma_xclient -s @ -c x
@@ -61,8 +61,9 @@ pub(crate) fn cases() -> Vec<Case> {
     let lossy = [&calls[..], &[Need::Nft]].concat();
     type Run = fn() -> Outcome;
     let greeted = [&rdmacm[..], &[Need::Nft]].concat();
-    let all: [(&str, &[Need], Run); 10] = [
+    let all: [(&str, &[Need], Run); 11] = [
         ("rdma_cm_programs_between_hosts", &rdmacm, between_hosts),
+        ("rdma_cm_programs_within_a_host", &rdmacm, within_a_host),
         ("c031_rdma_cm_programs_on_one_host", &greeted, on_one_host),
         ("mckey_two_receivers", &rdmacm, groups),
         ("cmtime_thousand_connections", &rdmacm, thousand),
@@ -117,25 +118,34 @@ fn name_of(line: &str) -> &str {
 
 fn between_hosts() -> Outcome {
     let wire = Wire::new(1500)?;
-    let ends = (&wire.b, &wire.a);
     let mut series = Series::default();
-    for line in [RPING].into_iter().chain(PROGRAMS.lines()) {
-        series.note(name_of(line), run_pair(ends, line, &wire.b.v4, &wire.b.v4));
-    }
-    for line in WILDCARD_PROGRAMS.lines() {
-        series.note(name_of(line), run_pair(ends, line, "", &wire.b.v4));
-    }
-    for name in ["rping", "udaddy", "rdma_server"] {
-        let mut lines = [RPING].into_iter().chain(PROGRAMS.lines());
-        let line = lines.find(|l| name_of(l) == name).unwrap_or_default();
-        let ran = run_pair(ends, line, &wire.b.v6, &wire.b.v6);
-        series.note(&format!("{name} over IPv6"), ran);
-    }
+    programs((&wire.b, &wire.a), &mut series);
     let scoped = wire.b.link_local()?;
     // The scope is each host's own; both interfaces have the same name.
-    let ran = run_pair(ends, RPING, &scoped, &scoped);
+    let ran = run_pair((&wire.b, &wire.a), RPING, &scoped, &scoped);
     series.note("rping over link-local addresses", ran);
     series.end()
+}
+
+fn within_a_host() -> Outcome {
+    let wire = Wire::new(1500)?;
+    let mut series = Series::default();
+    programs((&wire.b, &wire.b), &mut series);
+    series.end()
+}
+
+/// Every program, over both families as far as it knows them.
+fn programs(ends: (&Host, &Host), series: &mut Series) {
+    let (at, _) = ends;
+    for line in [RPING].into_iter().chain(PROGRAMS.lines()) {
+        for address in [&at.v4, &at.v6] {
+            let ran = run_pair(ends, line, address, address);
+            series.note(&format!("{} {address}", name_of(line)), ran);
+        }
+    }
+    for line in WILDCARD_PROGRAMS.lines() {
+        series.note(name_of(line), run_pair(ends, line, "", &at.v4));
+    }
 }
 
 /// C031: any pair of the host's addresses, the wildcards too; whoever names its own address calls from
