@@ -57,6 +57,7 @@ refused() { # WHAT STATUS WORDS COMMAND...: it fails with this status and says t
 }
 run() { machine $here "$rocebud interop $*"; }
 listener() { # PORT TEXT: what answers with this text and is no agent
+    : >"$work/listener"
     ip netns exec $there python3 -c '
 import socket, sys
 s = socket.create_server(("10.98.1.2", int(sys.argv[1])))
@@ -65,7 +66,7 @@ while True:
     c, _ = s.accept()
     c.sendall(sys.argv[2].encode() + b"\n")
     c.recv(4096)
-    c.close()' "$1" "$2" >"$work/listener" &
+    c.close()' "$1" "$2" >>"$work/listener" &
     disown
     for _ in $(seq 100); do
         [ -s "$work/listener" ] && return
