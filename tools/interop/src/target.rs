@@ -348,12 +348,34 @@ impl Bench {
         Self::pair(mtu, &image::agent()?)
     }
 
+    /// The ends' kernels know each other's Ethernet addresses before the first packet. While a kernel asks for one, what
+    /// was sent waits, and what is sent in the moment of the answer overtakes it: that is no fault of the cell's ends.
+    fn acquainted(self) -> Result<Self> {
+        let ends = [(&self.ours, &self.theirs), (&self.theirs, &self.ours)];
+        for (here, there) in ends {
+            let address = format!("cat /sys/class/net/{}/address", there.netdev);
+            let mac = there.place.run(&address, 20)?.output;
+            for ip in [&there.v4, &there.v6].into_iter().flatten() {
+                let command = format!(
+                    "ip neigh replace {ip} lladdr {} dev {} nud permanent",
+                    mac.trim(),
+                    here.netdev
+                );
+                let ended = here.place.run(&command, 20)?;
+                if ended.code != 0 {
+                    return fail(format!("{}: {command}: {}", here.name, ended.output.trim()));
+                }
+            }
+        }
+        Ok(self)
+    }
+
     fn pair(mtu: u32, agent: &Path) -> Result<Self> {
         let (ours, theirs) = (Namespace::new()?, Namespace::new()?);
         let wire = Wire::lay(Plug::tap(&ours)?, Plug::tap(&theirs)?)?;
         bring_up(&ours, mtu, OURS)?;
         bring_up(&theirs, mtu, THEIRS)?;
-        Ok(Self {
+        Self {
             ours: rocebud_in(Some(ours.name()), agent, OURS)?,
             theirs: Party {
                 name: "the target (rocebud)".into(),
@@ -366,7 +388,8 @@ impl Bench {
                 _ours: ours,
                 _theirs: theirs,
             },
-        })
+        }
+        .acquainted()
     }
 
     fn guest(options: &Options, agent: &Path) -> Result<Self> {
@@ -385,13 +408,14 @@ impl Bench {
             found: Found::default(),
             brought: Arc::default(),
         };
-        Ok(Self {
+        Self {
             ours: rocebud_in(Some(peer.ns.name()), agent, OURS)?,
             theirs,
             about: format!("rdma_rxe of Linux {} ({})", peer.version, peer.how),
             mtu: Some(options.mtu),
             frame: Frame::Guest(Box::new(peer)),
-        })
+        }
+        .acquainted()
     }
 
     fn own(device: &str, order: &Order, agent: &Path) -> Result<Self> {
