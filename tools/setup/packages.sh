@@ -34,6 +34,7 @@ if [ "$purpose" = test ]; then
     want rdmacm-utils has rstream
     want librdmacm-dev test -e /usr/include/rdma/rsocket.h
     want netcat-traditional has nc.traditional
+    want iperf3 has iperf3
     want ucx-utils has ucx_perftest
     want libucx-dev test -e /usr/include/ucp/api/ucp.h
     want qperf has qperf

@@ -41,6 +41,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     let programs = [Need::Root, Need::Build, Need::Program("rstream")];
     let netcat = [&programs[..], &[Need::Program("nc.traditional")]].concat();
+    let iperf = [&programs[..], &[Need::Program("iperf3")]].concat();
     vec![
         Case::new("rsockets_call_by_call", &anyone, call_by_call),
         Case::new("rsockets_cancelled_while_they_wait", &anyone, cancelled),
@@ -49,6 +50,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("rsockets_datagrams", &anyone, datagrams),
         Case::new("rsockets_udpong", &programs, udpong),
         Case::new("librspreload_netcat", &netcat, librspreload),
+        Case::new("librspreload_iperf3", &iperf, iperf3),
     ]
 }
 
@@ -235,8 +237,8 @@ fn rcopy() -> Outcome {
     Ok(())
 }
 
-/// 100 MiB through netcat, once in each direction.
-fn librspreload() -> Outcome {
+/// A program with librspreload in front of it.
+fn preloaded(host: &Host, script: &str) -> Result<Spec, Failure> {
     let found = ["x86_64", "aarch64"]
         .map(|cpu| format!("/usr/lib/{cpu}-linux-gnu/rsocket/librspreload.so"))
         .into_iter()
@@ -244,14 +246,37 @@ fn librspreload() -> Outcome {
     let Some(preload) = found else {
         return wrong("librspreload.so is not where the distribution puts it");
     };
+    let all = format!("export LD_PRELOAD={preload}; exec {script}");
+    Ok(host.rocebud("sh", &["-c", &all]).limit(100))
+}
+
+/// A connection that controls and one that carries, four that carry, and the other way round.
+fn iperf3() -> Outcome {
+    let wire = Wire::new(9000)?;
+    let mut series = Series::default();
+    for address in [&wire.a.v4, &wire.a.v6] {
+        for options in ["", "-R", "-P 4"] {
+            let run = || {
+                let script = format!("iperf3 -s -1 --forceflush -B {address}");
+                let mut server = preloaded(&wire.a, &script)?.start()?;
+                server.wait_for("listening")?;
+                let script = format!("iperf3 -c {address} -n 64M {options}");
+                let ran = preloaded(&wire.b, &script)?.run()?.well()?;
+                ensure(ran.output.contains("iperf Done."), || ran.output.clone())?;
+                server.finish()?.succeeded().map(drop)
+            };
+            series.note(&format!("{address} {options}"), run());
+        }
+    }
+    series.end()
+}
+
+/// 100 MiB through netcat, once in each direction.
+fn librspreload() -> Outcome {
     let wire = Wire::new(9000)?;
     let files = Files([scratch("nc-in"), scratch("nc-out")]);
     let [from, to] = &files.0;
     write_file(from, 100 << 20)?;
-    let shell = |host: &Host, script: &str| {
-        let all = format!("export LD_PRELOAD={preload}; exec {script}");
-        host.rocebud("sh", &["-c", &all]).limit(100)
-    };
     let address = &wire.a.v4;
     for (listener, caller) in [
         (
@@ -264,10 +289,10 @@ fn librspreload() -> Outcome {
         ),
     ] {
         let script = format!("nc.traditional -v -n -l -p 7000 -s {address} {listener}");
-        let mut server = shell(&wire.a, &script).start()?;
+        let mut server = preloaded(&wire.a, &script)?.start()?;
         server.wait_for("listening on")?;
         let script = format!("nc.traditional -n {caller}");
-        shell(&wire.b, &script).run()?.succeeded()?;
+        preloaded(&wire.b, &script)?.run()?.succeeded()?;
         server.finish()?.succeeded()?;
         same(from, to)?;
         std::fs::remove_file(to)?;
