@@ -95,5 +95,21 @@ refused "an agent of another version" 2 "version 9" run --target host:10.98.1.2:
 refused "a runner of another version" 0 "error agent version" ip netns exec $here bash -c \
     'exec 3<>/dev/tcp/10.98.1.2/7471; echo "rocebud-interop 9 verbs" >&3; head -n 1 <&3'
 
+agent --listen 10.98.1.2:7475
+agents() { for p in $(ip netns pids $there); do grep -qz "rocebud-interop-agent$" "/proc/$p/cmdline" && echo "$p"; done; }
+killed_in_mid_run() {
+    run --target host:10.98.1.2:7475 --only "'!programs !probes !duplicate !reorder !corrupt'" &
+    local me=$!
+    for _ in $(seq 100); do
+        grep -q "^the agent at" "$work/said" && break
+        sleep 0.1
+    done
+    sleep 0.3
+    kill -9 $(agents)
+    wait $me
+}
+refused "an agent that is killed while cells run" 2 "start it there: rocebud interop agent" killed_in_mid_run
+grep -q "^not run: .* more: " "$work/said" || { failed=$((failed + 1)); cat "$work/said"; }
+
 echo "interop: $passed passed, $failed failed, 0 skipped (host: what must not work)"
 [ "$status" = 0 ] && [ $failed = 0 ]

@@ -69,7 +69,7 @@ fn test(args: TestArgs) -> Result<u8> {
         command: command(&args, &target, &directory),
         directory,
     });
-    let alone = args.differential || args.golden.is_some() || !own_network(&target);
+    let alone = alone(&args, &target);
     let order = Order {
         command: as_typed(),
         lanes: if alone { 1 } else { lanes(args.lanes) },
@@ -115,6 +115,11 @@ fn acceptable(args: &TestArgs, target: &Target) -> Result<()> {
             target.name()
         ));
     }
+    if args.lanes.is_some() && alone(args, target) {
+        return fail(
+            "--lanes is for the targets rxe and rocebud, without --golden or --differential",
+        );
+    }
     if args.namespace.is_some() && !matches!(target, Target::Verbs(_)) {
         return fail("--namespace is for verbs:DEVICE: where rocebud runs beside the device");
     }
@@ -135,6 +140,11 @@ fn acceptable(args: &TestArgs, target: &Target) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Is there one bench at most?
+fn alone(args: &TestArgs, target: &Target) -> bool {
+    args.differential || args.golden.is_some() || !matches!(target, Target::Rocebud | Target::Rxe)
 }
 
 /// Does the target bring networks of its own, as many as are asked for?

@@ -82,7 +82,10 @@ fn row(ran: &Ran) -> String {
         escaped(&ran.commands.join("\n")),
         escaped(&ran.name),
         ran.packets.packets,
-        ran.packets.resent,
+        match ran.cell {
+            Some(_) => ran.packets.resent.to_string(),
+            None => "-".to_owned(),
+        },
         ran.ms,
     );
     let why = escaped(ran.verdict.why());
@@ -132,7 +135,7 @@ AckReq, nothing sent again but for a reason.
 <dt>known<dd>Something was wrong; whose fault it is is known, and how that is known is said.
 <dt>not run<dd>It could not be tried, and why.
 <dt>packets<dd>RoCE packets of the cell that this program saw on the wire; 0 where the wire is not carried by it.
-<dt>sent again<dd>Packets of the requester or the responder that were repeated. Of programs these are not counted.</dl></details>
+<dt>sent again<dd>Packets of the requester or the responder that were repeated; of programs and probes these are not counted.</dl></details>
 <p><input id=f size=40 placeholder="words: only rows that have them all" oninput="
 for(const r of document.querySelectorAll('#cells tbody tr'))r.hidden=!f.value.toLowerCase().split(' ').every(w=>r.textContent.toLowerCase().includes(w))">
 <table id=cells><thead><tr><th>verdict<th>group<th>cell<th>packets<th>sent again<th>ms<th>reason</thead><tbody>
