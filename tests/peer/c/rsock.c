@@ -385,6 +385,54 @@ static void waiting(void)
 	closed(c);
 }
 
+/* A call that waits for data is taken up again after a handler that was installed with SA_RESTART, as upstream's,
+ * which reads; a poll is not. After another handler it is EINTR. */
+static int waits;
+
+static void *interrupted(void *arg)
+{
+	struct both *c = arg;
+	char in[4];
+	for (int i = 0; i < 2; i++) {
+		errno = 0;
+		ssize_t n = rrecv(c->b, in, 4, 0);
+		if (waits ? n != 1 : n >= 0 || errno != EINTR)
+			return "rrecv";
+	}
+	struct pollfd p = {.fd = c->b, .events = POLLIN};
+	return rpoll(&p, 1, 10000) < 0 && errno == EINTR ? NULL : "rpoll";
+}
+
+static void passes(int signal)
+{
+	(void)signal;
+}
+
+static void signals(void)
+{
+	struct both c = connected();
+	for (waits = 1; waits >= 0; waits--) {
+		struct sigaction act = {.sa_handler = passes, .sa_flags = waits ? SA_RESTART : 0};
+		pthread_t t;
+		void *wrong;
+		CHECK(!sigaction(SIGUSR2, &act, NULL));
+		CHECK(!pthread_create(&t, NULL, interrupted, &c));
+		for (int i = 0; i < 3; i++) {
+			usleep(100000);
+			CHECK(!pthread_kill(t, SIGUSR2));
+			usleep(50000);
+			if (waits && i < 2)
+				CHECK(rsend(c.a, "x", 1, 0) == 1);
+		}
+		CHECK(!pthread_join(t, &wrong));
+		if (wrong)
+			printf("%s\n", (char *)wrong);
+		CHECK(!wrong);
+	}
+	signal(SIGUSR2, SIG_DFL);
+	closed(c);
+}
+
 static void mapped(void)
 {
 	const struct size table = {SOL_RDMA, RDMA_IOMAPSIZE, 2};
@@ -658,6 +706,7 @@ int main(int argc, char **argv)
 	run("half_closed", half_closed);
 	run("closed_with_data_unread", closed_with_data_unread);
 	run("waiting", waiting);
+	run("signals", signals);
 	run("mapped", mapped);
 	run("bulk", bulk);
 	run("bulk_through_small_buffers", bulk_through_small_buffers);

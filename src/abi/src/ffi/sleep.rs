@@ -260,6 +260,15 @@ impl Call<'_> {
         }
     }
 
+    /// As [`Call::woken`], for calls of which the distribution's wait in a read: that is taken up again by
+    /// itself after a handler with `SA_RESTART`.
+    pub(crate) fn woken_restarting(&self) -> Outcome<Option<Box<dyn Sleep>>> {
+        if self.memo.errno.get() == libc::EINTR && handlers_restart() {
+            self.memo.errno.set(0);
+        }
+        self.woken()
+    }
+
     /// Lets a part of the call ask.
     pub(crate) fn woken_from(&self, sleep: Option<Box<dyn Sleep>>) {
         self.woken.replace(sleep);
@@ -297,6 +306,40 @@ pub(crate) fn enter_sleeping<C: Convention<T>, T>(body: impl Fn(&Call<'_>) -> Sl
         }
         memo.slept.set(true);
     }
+}
+
+/// Whether every handler of the program's has `SA_RESTART`. Which of them ran nobody tells; a program with one
+/// that has not is prepared for EINTR. Those of faults are left out: they are ours.
+fn handlers_restart() -> bool {
+    const FAULTS: [c_int; 5] = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGILL,
+        libc::SIGTRAP,
+    ];
+    /// As the kernel has it: handler (0: default, 1: ignored), flags, restorer, mask.
+    type Action = [u64; 4];
+    const MASK_BYTES: usize = 8;
+    let restarts = |signal: c_int| {
+        let mut action: Action = [0; 4];
+        let none = core::ptr::null::<Action>();
+        // Not by the C library, whose function the program may have replaced.
+        // SAFETY: room for an action; none is set.
+        let code = unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                none,
+                &raw mut action,
+                MASK_BYTES,
+            )
+        };
+        let [handler, flags, ..] = action;
+        code != 0 || handler <= 1 || flags & libc::SA_RESTART as u64 != 0
+    };
+    let mut signals = (1..=64).filter(|signal| !FAULTS.contains(signal));
+    signals.all(restarts)
 }
 
 /// What a turn comes from. In a handler of a signal there may be a sleep of the call below: that is its own.

@@ -100,7 +100,7 @@ impl<T: Waits + 'static> Place<T> {
         nonblocking: bool,
         ready: impl Fn(&T) -> bool,
     ) -> Sleepy<MutexGuard<'_, T>> {
-        let mut how = match call.woken()? {
+        let mut how = match call.woken_restarting()? {
             Some(sleep) => self.check_same(sleep)?,
             None => Look::Glance,
         };
