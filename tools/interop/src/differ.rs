@@ -15,7 +15,7 @@ use crate::error::{Result, fail};
 use crate::known::{self, Known};
 use crate::matrix::{Cell, Connect};
 use crate::run::{Order, chosen};
-use crate::target::Bench;
+use crate::target::{Bench, Target};
 use crate::wire::{End, Seen};
 
 const ACCEPTED: &str = include_str!("../matrix/differences.toml");
@@ -48,14 +48,15 @@ pub fn run(order: &Order) -> Result<Differences> {
     let cells = chosen(order)?;
     let bench = Bench::set_up(order)?;
     bench.check()?;
-    compare(&bench, order.target.name(), &cells)
+    compare(&bench, &order.target, &cells)
 }
 
 /// Plays cells against a target and against rocebud.
 ///
 /// # Errors
 /// This program does not carry the wire, rocebud's bench cannot be set up, or no cell is left.
-pub fn compare(bench: &Bench, target: &str, cells: &[Cell]) -> Result<Differences> {
+pub fn compare(bench: &Bench, target: &Target, cells: &[Cell]) -> Result<Differences> {
+    let target = target.name();
     let mut all = Differences {
         accepted: known::parse(ACCEPTED, target)?,
         ..Differences::default()

@@ -14,7 +14,7 @@ use crate::probes::Probe;
 use crate::programs::Play;
 use crate::progress::Progress;
 use crate::run::{Order, explain};
-use crate::target::Bench;
+use crate::target::{Bench, Target};
 use crate::wire::{Seen, pcap};
 
 /// Something to run.
@@ -29,16 +29,16 @@ pub enum Item {
 }
 
 impl Item {
-    fn run(&self, bench: &Bench, pair: &mut Option<Pair>, target: &str) -> (Ran, Vec<Seen>) {
+    fn run(&self, bench: &Bench, pair: &mut Option<Pair>, target: &Target) -> (Ran, Vec<Seen>) {
         if let Self::Cell(cell) = self {
-            return cell::run(bench, pair, cell, target);
+            return cell::run(bench, pair, cell, target.label());
         }
         // the two agents of the cells before would hold what the others count
         *pair = None;
         match self {
             Self::Probe(probe) => probe.run(bench, target),
-            Self::Play(play) => play.run(bench, target),
-            Self::Cell(cell) => cell::run(bench, pair, cell, target),
+            Self::Play(play) => play.run(bench, target.label()),
+            Self::Cell(cell) => cell::run(bench, pair, cell, target.label()),
         }
     }
 
@@ -216,7 +216,7 @@ impl<'a> Lanes<'a> {
         let Some(item) = self.items.get(n) else {
             return Ok(());
         };
-        let (mut ran, frames) = item.run(bench, pair, self.order.target.label());
+        let (mut ran, frames) = item.run(bench, pair, &self.order.target);
         explain(&mut ran, self.known);
         keep(self.order, &ran, n, &frames)?;
         if let (Some(shelf), Verdict::Ok) = (&self.order.golden, &ran.verdict) {

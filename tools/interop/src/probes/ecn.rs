@@ -59,7 +59,7 @@ pub(super) fn marks(scene: &mut Scene<'_>) -> Result<()> {
             let frames = scene.cell(cell)?;
             let sent = scene.counter("np_cnp_sent")? - before;
             judge(&frames, sent, cell.kind != Type::Ud)
-                .map_err(|why| Error(format!("{}: {why}", cell.name(scene.target))))?;
+                .map_err(|why| Error(format!("{}: {why}", cell.name(scene.target.label()))))?;
         }
     }
     counted(scene, cells.len())?;

@@ -80,9 +80,10 @@ fn asked(scene: &mut Scene<'_>, place: &Place) -> Result<()> {
             return fail("no wire");
         };
         let mut pair = None;
-        let (ran, frames) = cell::run_with(&new, &mut pair, &cell, scene.target, &mut |_, _| {
-            answer(wire)
-        });
+        let (ran, frames) =
+            cell::run_with(&new, &mut pair, &cell, scene.target.label(), &mut |_, _| {
+                answer(wire)
+            });
         scene.packets.packets += ran.packets.packets;
         scene.frames.extend_from_slice(&frames);
         if ran.verdict != Verdict::Ok {

@@ -10,7 +10,7 @@ use crate::cell::{self, Pair, Ran, Verdict};
 use crate::check::{Findings, Qp};
 use crate::error::{Doing, Error, Result, fail};
 use crate::matrix::{Cell, Matrix};
-use crate::target::Bench;
+use crate::target::{Bench, Target};
 use crate::wire::Seen;
 
 pub mod ecn;
@@ -78,7 +78,7 @@ fn nothing() -> Option<String> {
 #[derive(Debug)]
 pub struct Scene<'a> {
     bench: &'a Bench,
-    target: &'a str,
+    target: &'a Target,
     /// New at each probe, so that the counters of our process begin at 0.
     pair: Option<Pair>,
     frames: Vec<Seen>,
@@ -92,9 +92,9 @@ impl Probe {
     }
 
     /// Runs it.
-    pub fn run(&self, bench: &Bench, target: &str) -> (Ran, Vec<Seen>) {
+    pub fn run(&self, bench: &Bench, target: &Target) -> (Ran, Vec<Seen>) {
         let begin = Instant::now();
-        let mut ran = Ran::new(self.title(target), "probes");
+        let mut ran = Ran::new(self.title(target.label()), "probes");
         let mut scene = Scene {
             bench,
             target,
@@ -148,7 +148,7 @@ impl Scene<'_> {
             self.bench,
             &mut self.pair,
             cell,
-            self.target,
+            self.target.label(),
             &mut |requester, responder| {
                 own = [requester.qpn, responder.qpn];
                 between(requester, responder)

@@ -22,5 +22,5 @@ pub(super) fn packets(scene: &mut Scene<'_>) -> Result<()> {
     if differences.news() == 0 {
         return Ok(());
     }
-    fail(differences.report(scene.target))
+    fail(differences.report(scene.target.name()))
 }
