@@ -124,6 +124,11 @@ impl Qp {
             cx.core.parked_bytes = cx.core.parked_bytes.saturating_sub(parked.cost());
             // It may be the queue pair's end, which drops the others.
             self.take_unreliable(&parked.rx, &parked.packet(), cx);
+            if cx.core.failed_cqs.contains(&self.init.recv_cq) {
+                // So is this, at the end of the call; until then no more receives are taken from others
+                // that share them.
+                return;
+            }
         }
         cx.core.timers.set(self.index, None);
     }

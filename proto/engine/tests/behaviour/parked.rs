@@ -140,8 +140,8 @@ fn the_bytes_that_wait_are_bounded_and_given_back() {
     }
 }
 
-#[test]
-fn a_shared_queue_serves_who_waits() {
+/// Datagram queue pairs that have shared receives.
+fn sharing() -> Pair {
     let setup = Setup {
         qp_type: QpType::Ud,
         srq: Some(SrqId(5)),
@@ -167,16 +167,44 @@ fn a_shared_queue_serves_who_waits() {
         pair.create(side, QPN[side]);
         pair.connect(side);
     }
+    pair
+}
+
+fn share(pair: &mut Pair, wr_id: u64) {
+    let wr = rocebud_objects::RecvWr {
+        wr_id,
+        sges: [sge(FAR, 200)].into_iter().collect(),
+    };
+    pair.side[1].node.post_srq_recv(SrqId(5), wr).unwrap();
+}
+
+#[test]
+fn who_loses_its_completion_queue_takes_no_more_shared_receives() {
+    let mut pair = sharing();
+    let sends: Vec<_> = (0..6).map(|i| send(&pair, i, 64)).collect();
+    deliver(&mut pair, sends);
+    pair.side[1].world.cq_room = Some(2);
+    (0..6).for_each(|i| share(&mut pair, i));
+    pair.transmit(1);
+    assert_eq!(pair.state(1), QpState::Err);
+    assert_eq!(pair.results(1), [(0, OK), (1, OK)]);
+    // One is lost with its completion, three are still there for others.
+    pair.side[1].world.cq_room = None;
+    pair.set_state(1, QpState::Reset).unwrap();
+    pair.connect(1);
+    let sends: Vec<_> = (0..4).map(|i| send(&pair, i, 64)).collect();
+    deliver(&mut pair, sends);
+    assert_eq!(pair.results(1), [(3, OK), (4, OK), (5, OK)]);
+}
+
+#[test]
+fn a_shared_queue_serves_who_waits() {
+    let mut pair = sharing();
     let sends: Vec<_> = (0..2).map(|i| send(&pair, i, 64)).collect();
     deliver(&mut pair, sends);
     for i in 0..2 {
-        let wr = rocebud_objects::RecvWr {
-            wr_id: i,
-            sges: [sge(FAR, 200)].into_iter().collect(),
-        };
-        let side = &mut pair.side[1];
-        side.node.post_srq_recv(SrqId(5), wr).unwrap();
-        assert!(side.node.wants_transmit(), "it asks for a turn");
+        share(&mut pair, i);
+        assert!(pair.side[1].node.wants_transmit(), "it asks for a turn");
         pair.transmit(1);
         assert_eq!(pair.results(1), [(i, OK)]);
     }
