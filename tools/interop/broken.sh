@@ -65,7 +65,7 @@ begin() { # NAME: false where this case is not asked for
 run() { # COMMAND...: to its end
     "$@" >"$work/said" 2>&1 &
     pid=$!
-    wait $pid
+    { wait $pid; } 2>/dev/null # bash would say that it was killed
     is=$?
 }
 start() { # COMMAND...: goes on
@@ -73,7 +73,7 @@ start() { # COMMAND...: goes on
     pid=$!
 }
 ended() {
-    wait $pid
+    { wait $pid; } 2>/dev/null # bash would say that it was killed
     is=$?
 }
 cache() { # a copy of the cache that costs nothing and may be spoiled; ARGUMENTS: what is not in it
@@ -267,6 +267,19 @@ begin "SIGTERM while programs run" && {
     kill $pid
     ended
     ends 143 "interrupted by SIGTERM"
+}
+
+begin "SIGKILL while cells run, and the next run" && {
+    start "${own[@]}" --matrix "$long" --only "!probes !programs"
+    until_says "rocebud in two namespaces"
+    sleep 1
+    kill -9 $pid
+    ended
+    before=$pid
+    run "${own[@]}" --only "$one"
+    ends 0 "0 failed"
+    [ -z "$(ip netns list | grep "^rbi${before}n")" ] || wrong "the next run does not remove the namespaces of the killed one"
+    [ ! -e "${TMPDIR:-/tmp}/rocebud-interop-$before" ] || wrong "the next run does not remove the files of the killed one"
 }
 
 echo "interop: $passed passed, $failed failed, 0 skipped (what breaks)"

@@ -68,7 +68,7 @@ pub(crate) struct TestArgs {
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) golden: Option<PathBuf>,
     /// Play the small matrix against rocebud too; show which packets differ, and why those that may
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["json", "html", "captures", "golden"])]
     pub(crate) differential: bool,
     /// The two ends' addresses on the tested network, rocebud's first: for verbs:DEVICE, and for host:… where the agent is
     /// reached over another network; four for IPv4 and IPv6
@@ -204,6 +204,8 @@ mod tests {
         };
         assert!(refused(&["--mtu", "100"]).contains("1280..=9216"));
         assert!(refused(&["--boot", "0"]).contains("1..=3600"));
+        assert!(refused(&["--lanes", "0"]).contains("1..=8"));
+        assert!(refused(&["--differential", "--json", "x"]).contains("cannot be used with"));
         assert!(refused(&["--addresses", "mlx5_0"]).contains("invalid IP address"));
         assert_eq!(refused(&["--mtu", "1500", "--boot", "30"]), "");
     }
