@@ -309,14 +309,16 @@ pub(crate) fn enter_sleeping<C: Convention<T>, T>(body: impl Fn(&Call<'_>) -> Sl
 }
 
 /// Whether every handler of the program's has `SA_RESTART`. Which of them ran nobody tells; a program with one
-/// that has not is prepared for EINTR. Those of faults are left out: they are ours.
+/// that has not is prepared for EINTR. Left out are those of faults, which are ours, and the C library's two.
 fn handlers_restart() -> bool {
-    const FAULTS: [c_int; 5] = [
+    const OTHERS: [c_int; 7] = [
         libc::SIGSEGV,
         libc::SIGBUS,
         libc::SIGFPE,
         libc::SIGILL,
         libc::SIGTRAP,
+        32,
+        33,
     ];
     /// As the kernel has it: handler (0: default, 1: ignored), flags, restorer, mask.
     type Action = [u64; 4];
@@ -338,7 +340,7 @@ fn handlers_restart() -> bool {
         let [handler, flags, ..] = action;
         code != 0 || handler <= 1 || flags & libc::SA_RESTART as u64 != 0
     };
-    let mut signals = (1..=64).filter(|signal| !FAULTS.contains(signal));
+    let mut signals = (1..=64).filter(|signal| !OTHERS.contains(signal));
     signals.all(restarts)
 }
 
