@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cell::Ran;
 use crate::error::{Doing, Result};
+use crate::probes::hello;
 use crate::target::Bench;
 use crate::wire::{Fault, Seen, pcap, rule};
 
@@ -31,7 +32,8 @@ impl Shelf {
         fs::create_dir_all(dir).doing(|| dir.display().to_string())?;
         let mut frames: Vec<Seen> = frames
             .iter()
-            .filter(|f| rule::is_roce(&f.bytes))
+            // daemons ask each other who they are once, beside whatever cell is the first
+            .filter(|f| rule::is_roce(&f.bytes) && hello::mad(f).is_none())
             .cloned()
             .collect();
         let start = frames.first().map(|f| f.at).unwrap_or_default();

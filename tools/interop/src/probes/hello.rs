@@ -172,8 +172,8 @@ fn polite(frames: &[Seen]) -> Result<()> {
     Ok(())
 }
 
-/// The status in a datagram of the class.
-fn mad(seen: &Seen) -> Option<u16> {
+/// The status in a datagram of the class, question or answer.
+pub(crate) fn mad(seen: &Seen) -> Option<u16> {
     let frame = Frame::parse(&seen.bytes).ok()?;
     let packet = Packet::parse(frame.ib).ok()?;
     if packet.bth.dest_qp.value() != 1 || packet.payload.get(1) != Some(&CLASS) {
