@@ -166,8 +166,16 @@ impl<'a> Lanes<'a> {
         match up {
             Ok(mut bench) => {
                 let about = bench.about.clone();
-                self.progress.note(&about);
-                self.state().about.push(about);
+                let first = {
+                    let mut state = self.state();
+                    state.about.push(about.clone());
+                    state.about.len() == 1
+                };
+                self.progress.note(&if first {
+                    format!("{about}: {} cells", self.items.len())
+                } else {
+                    format!("beside it: {about}")
+                });
                 self.lane(&mut bench);
             }
             Err(error) => self.state().refused.push(error),
