@@ -69,7 +69,8 @@ run() { # COMMAND...: to its end
     is=$?
 }
 start() { # COMMAND...: goes on
-    "$@" >"$work/said" 2>&1 &
+    : >"$work/said" # now, or what the case before said is taken for its words
+    "$@" >>"$work/said" 2>&1 &
     pid=$!
 }
 ended() {

@@ -97,7 +97,7 @@ refused "a runner of another version" 0 "error agent version" ip netns exec $her
 
 agent --listen 10.98.1.2:7475
 agents() { for p in $(ip netns pids $there); do grep -qz "rocebud-interop-agent$" "/proc/$p/cmdline" && echo "$p"; done; }
-killed_in_mid_run() {
+killed_in_mid_run() { # what the case before said is gone: `refused` has emptied the file
     run --target host:10.98.1.2:7475 --only "'!programs !probes !duplicate !reorder !corrupt'" &
     local me=$!
     for _ in $(seq 100); do

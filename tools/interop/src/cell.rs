@@ -186,7 +186,13 @@ fn play(
         Ok(qps) => qps,
         Err(error) => {
             packets.packets = frames.iter().filter(|f| is_roce(&f.bytes)).count();
-            return Err(error);
+            // whoever waits for an agent that has ended says so, but not why
+            let Error(gone) = ended.err().unwrap_or_else(|| Error(String::new()));
+            return if gone.contains(GONE) && gone != error.0 {
+                fail(format!("{gone} ({error})"))
+            } else {
+                Err(error)
+            };
         }
     };
     ended?;
