@@ -579,6 +579,48 @@ static void mapped(void)
 	closed(c);
 }
 
+/* A thread that ends uses its socket once more, when all else of it has gone. */
+static pthread_key_t key;
+static int rounds;
+
+static void at_the_end(void *arg)
+{
+	struct both *c = arg;
+	char in[4];
+	if (++rounds < PTHREAD_DESTRUCTOR_ITERATIONS) { /* behind those of others */
+		pthread_setspecific(key, arg);
+		return;
+	}
+	CHECK(rsend(c->b, "last", 4, 0) == 4);
+	CHECK(rrecv(c->b, in, 4, MSG_WAITALL) == 4 && !memcmp(in, "word", 4));
+	CHECK(!rclose(c->b));
+}
+
+static void *ending_thread(void *arg)
+{
+	struct both *c = arg;
+	char in;
+	CHECK(rrecv(c->b, &in, 1, 0) == 1);
+	CHECK(!pthread_setspecific(key, arg));
+	return NULL;
+}
+
+static void thread_ends(void)
+{
+	struct both c = connected();
+	char in[4];
+	pthread_t t;
+	CHECK(!pthread_key_create(&key, at_the_end));
+	CHECK(!pthread_create(&t, NULL, ending_thread, &c));
+	usleep(100000); /* it sleeps by now */
+	CHECK(rsend(c.a, "x", 1, 0) == 1);
+	CHECK(rrecv(c.a, in, 4, MSG_WAITALL) == 4 && !memcmp(in, "last", 4));
+	usleep(100000);
+	CHECK(rsend(c.a, "word", 4, 0) == 4);
+	CHECK(!pthread_join(t, NULL));
+	CHECK(!rrecv(c.a, in, 4, 0) && !rclose(c.a));
+}
+
 static void run(const char *name, void (*f)(void))
 {
 	int before = failures;
@@ -613,5 +655,6 @@ int main(int argc, char **argv)
 	run("ending", ending);
 	run("datagrams", datagrams);
 	run("mapped", mapped);
+	run("thread_ends", thread_ends);
 	return failures != 0;
 }

@@ -56,13 +56,30 @@ enum Kept {
 }
 
 thread_local! {
-    static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
+    /// A box, or null. Without a destructor: a thread that ends may still call us, from destructors of its own.
+    static KEPT: Cell<*mut Kept> = const { Cell::new(core::ptr::null_mut()) };
     /// Lives as long as the thread, whoever still wakes it.
     static SEMAPHORE: Arc<Semaphore> = Semaphore::new();
 }
 
+fn put(what: Kept) {
+    drop(unboxed(KEPT.replace(Box::into_raw(Box::new(what)))));
+}
+
+fn take() -> Option<Kept> {
+    unboxed(KEPT.replace(core::ptr::null_mut()))
+}
+
+fn unboxed(kept: *mut Kept) -> Option<Kept> {
+    if kept.is_null() {
+        return None;
+    }
+    // SAFETY: made by `put`, and taken out of its place.
+    Some(*unsafe { Box::from_raw(kept) })
+}
+
 extern "C" fn let_go(_: *mut c_void) {
-    drop(KEPT.take());
+    drop(take());
 }
 
 /// Makes a call that may not come back; what is kept goes then. Its outcome and errno.
@@ -99,7 +116,7 @@ pub(crate) type Read = std::io::Result<()>;
 /// Keeps something as long as the calling thread waits, for the next [`Turn::Read`].
 pub(crate) fn keep(what: impl Any) {
     let _what = Box::new(what);
-    KEPT.set(Some(Kept::Anything { _what }));
+    put(Kept::Anything { _what });
 }
 
 /// As [`enter`](super::boundary::enter), for calls that wait for events, in a read(2), as with a device of
@@ -110,7 +127,7 @@ pub(crate) fn enter_waiting<C: Convention<T>, T>(
     let mut came = None;
     loop {
         let step = guard(|| {
-            drop(KEPT.take());
+            drop(take());
             turn(came.map(read_outcome))
         });
         let fd = match step {
@@ -294,7 +311,7 @@ pub(crate) fn enter_sleeping<C: Convention<T>, T>(body: impl Fn(&Call<'_>) -> Sl
                 Err(Stop::Failed(e)) => Err(e),
                 Err(Stop::Sleep(mut sleep)) => {
                     let on = sleep.on();
-                    KEPT.set(Some(Kept::Asleep(sleep)));
+                    put(Kept::Asleep(sleep));
                     Ok(Err(on))
                 }
             }
@@ -349,7 +366,7 @@ fn woken(memo: &Memo) -> Option<Box<dyn Sleep>> {
     if !memo.slept.get() {
         return None;
     }
-    match KEPT.take() {
+    match take() {
         Some(Kept::Asleep(mut sleep)) => {
             sleep.wake();
             Some(sleep)
@@ -377,7 +394,9 @@ impl Semaphore {
 
     /// The calling thread's.
     pub(crate) fn own() -> Arc<Self> {
-        SEMAPHORE.with(Arc::clone)
+        SEMAPHORE
+            .try_with(Arc::clone)
+            .unwrap_or_else(|_| Self::new())
     }
 
     /// Wakes its thread, now or when it goes to sleep.
