@@ -1,7 +1,7 @@
 //! A conversation with one agent: a line there, a line back.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::cleanup;
 use crate::error::{Doing, Result, fail};
-use crate::peer::agent::{Address, VERSION};
+use crate::peer::agent::{self, Address, VERSION};
 
 /// How the agent is reached.
 #[derive(Debug)]
@@ -224,8 +224,8 @@ impl Drop for Session {
 fn listen(from: impl Read + Send + 'static) -> Receiver<String> {
     let (to, lines) = channel();
     std::thread::spawn(move || {
-        for line in BufReader::new(from).lines() {
-            let Ok(line) = line else { return };
+        let mut from = BufReader::new(from);
+        while let Ok(Some(line)) = agent::line(&mut from, None) {
             if to.send(line).is_err() {
                 return;
             }

@@ -1,6 +1,6 @@
 //! Talking to an agent: in the guest, on another machine, or beside us.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -11,6 +11,13 @@ use crate::netns;
 
 /// Must be the same as the agent's (`AGENT_VERSION` in `agent/agent.h`).
 pub const VERSION: u32 = 1;
+
+/// Longest line of an agent, bytes: its answers have some hundreds, far below this.
+const LINE_MAX: usize = 1 << 20;
+/// Longest piece of what a command says, bytes: agents send what one read gave them, 16 KiB at most.
+const PIECE_MAX: usize = 1 << 16;
+/// How long a greeting may take, once its first byte has come.
+const GREETING: Duration = Duration::from_secs(20);
 
 /// Where an agent answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,7 +74,7 @@ impl Address {
                 .set_read_timeout(t)
                 .doing(|| "a socket option".into())
         };
-        timeout(Some(Duration::from_secs(20)))?;
+        timeout(Some(GREETING))?;
         let hello = format!("rocebud-interop {VERSION} {kind}\n");
         stream
             .write_all(hello.as_bytes())
@@ -137,23 +144,53 @@ impl Address {
     pub fn put(&self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
         let kind = format!("put {mode:o} {} {path}", content.len());
         let mut reader = self.open(&kind, content)?;
+        reader
+            .get_ref()
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .doing(|| "a socket option".into())?;
         greeted(&mut reader)
+    }
+}
+
+/// A line without its end; none where nothing more comes.
+///
+/// # Errors
+/// It has more than [`LINE_MAX`] bytes, or it is not whole at `end`; what reading says.
+pub(crate) fn line(reader: &mut impl BufRead, end: Option<Instant>) -> io::Result<Option<String>> {
+    let mut said = Vec::new();
+    loop {
+        let got = reader.fill_buf()?;
+        let whole = got.iter().position(|&byte| byte == b'\n');
+        let taken = whole.unwrap_or(got.len());
+        said.extend(got.get(..taken).unwrap_or_default());
+        let over = whole.is_some() || got.is_empty();
+        reader.consume(taken + usize::from(whole.is_some()));
+        if said.len() > LINE_MAX {
+            return Err(io::Error::other("a line without an end"));
+        }
+        if over {
+            let nothing = whole.is_none() && said.is_empty();
+            return Ok((!nothing).then(|| String::from_utf8_lossy(&said).into_owned()));
+        }
+        if end.is_some_and(|end| Instant::now() > end) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
     }
 }
 
 /// The agent's first answer.
 pub(crate) fn greeted(reader: &mut impl BufRead) -> Result<()> {
-    let mut line = String::new();
-    let read = reader.read_line(&mut line);
+    let Ok(line) = line(reader, Some(Instant::now() + GREETING)) else {
+        return fail("what listens there does not greet: is it an agent of rocebud interop?");
+    };
+    let Some(line) = line else {
+        return fail("what listens there hangs up: is it an agent of rocebud interop?");
+    };
     let line = line.trim();
-    match (read, line.strip_prefix("error ")) {
-        (Err(_), _) => {
-            fail("what listens there does not greet: is it an agent of rocebud interop?")
-        }
-        (Ok(0), _) => fail("what listens there hangs up: is it an agent of rocebud interop?"),
-        (Ok(_), Some(why)) => fail(format!("it refuses: {why}")),
-        (Ok(_), None) if line == "ok" || line.starts_with("ok ") => Ok(()),
-        (Ok(_), None) => fail(format!(
+    match line.strip_prefix("error ") {
+        Some(why) => fail(format!("it refuses: {why}")),
+        None if line == "ok" || line.starts_with("ok ") => Ok(()),
+        None => fail(format!(
             "what answers there is no agent of rocebud interop: {line:?}"
         )),
     }
@@ -173,17 +210,48 @@ mod tests {
         assert!(greeted(&mut &b"220 mail ready\n"[..]).is_err_and(|e| e.0.contains("no agent")));
         assert!(greeted(&mut &b""[..]).is_err());
     }
+
+    #[test]
+    fn a_line_without_an_end_is_no_greeting() {
+        let mut endless = BufReader::new(io::repeat(b'A'));
+        assert!(greeted(&mut endless).is_err_and(|e| e.0.contains("does not greet")));
+    }
+
+    #[test]
+    fn lines_are_taken_one_by_one() {
+        let mut both = BufReader::with_capacity(3, &b"first\n\nthird"[..]);
+        for expected in [Some("first"), Some(""), Some("third"), None] {
+            let is = line(&mut both, None).expect("memory can be read");
+            assert_eq!(is.as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_command_says_is_kept_and_a_piece_beyond_every_bound_ends_it() {
+        for (says, keeps, ends) in [
+            ("o 3\nabco 1\ndx 7\n", "abcd", Some(7)),
+            ("o 99999999999999999\nabc", "", None),
+            ("o 5\nabc", "", None),
+        ] {
+            let said = Mutex::new(Vec::new());
+            assert_eq!(listen(says.as_bytes(), &said), ends, "{says:?}");
+            assert_eq!(said.into_inner().unwrap(), keeps.as_bytes());
+        }
+    }
 }
 
-fn listen(mut reader: BufReader<TcpStream>, into: &Mutex<Vec<u8>>) -> Option<i32> {
+fn listen(mut reader: impl BufRead, into: &Mutex<Vec<u8>>) -> Option<i32> {
     loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
+        let line = line(&mut reader, None).ok()??;
         let (kind, number) = line.trim().split_once(' ')?;
         if kind == "x" {
             return number.parse().ok();
         }
-        let mut bytes = vec![0; number.parse().ok()?];
+        let length: usize = number.parse().ok()?;
+        if length > PIECE_MAX {
+            return None;
+        }
+        let mut bytes = vec![0; length];
         reader.read_exact(&mut bytes).ok()?;
         into.lock()
             .unwrap_or_else(PoisonError::into_inner)
