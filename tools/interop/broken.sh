@@ -195,6 +195,12 @@ begin "the disk for temporary files is full" && {
         sh "$work/tiny" "${rxe[@]}" --only "programs rping"
     ends 2 "No space left on device"
 }
+begin "the disk for temporary files is full, and nothing that commands say can be kept" && {
+    mkdir -p "$work/tiny"
+    run unshare -m sh -c 'mount -t tmpfs -o size=4k none "$1"; head -c 5000 /dev/zero >"$1/x" 2>/dev/null; export TMPDIR=$1; shift; exec "$@"' \
+        sh "$work/tiny" "${own[@]}" --only "$one"
+    ends 2 "is there room in $work/tiny, which TMPDIR names?"
+}
 begin "the disk for the result is full" && {
     run "${own[@]}" --only "$one" --json /dev/full
     ends 2 "--json /dev/full: No space left on device"

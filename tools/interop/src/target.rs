@@ -11,7 +11,7 @@ use crate::cleanup;
 use crate::endpoint;
 use crate::error::{Doing, Error, Result, fail};
 use crate::netns::Namespace;
-use crate::peer::agent::Address;
+use crate::peer::agent::{Address, Ended};
 use crate::peer::{OURS, Options, Peer, THEIRS, bring_up, image};
 use crate::run::Order;
 use crate::session::Session;
@@ -354,7 +354,16 @@ impl Bench {
         let ends = [(&self.ours, &self.theirs), (&self.theirs, &self.ours)];
         for (here, there) in ends {
             let address = format!("cat /sys/class/net/{}/address", there.netdev);
-            let mac = there.place.run(&address, 20)?.output;
+            let Ended { code, output: mac } = there.place.run(&address, 20)?;
+            if code != 0 {
+                // What a command says is kept in a file, so with the disk full it has said nothing.
+                return fail(format!(
+                    "{}: {address}: exit status {code} {} (is there room in {}, which TMPDIR names?)",
+                    there.name,
+                    mac.trim(),
+                    std::env::temp_dir().display()
+                ));
+            }
             for ip in [&there.v4, &there.v6].into_iter().flatten() {
                 let command = format!(
                     "ip neigh replace {ip} lladdr {} dev {} nud permanent",
