@@ -11,7 +11,7 @@ use crate::channel::{self, Received};
 use crate::cm::{CmAnswer, CmRequest};
 use crate::error::{CtlError, ErrorKind};
 use crate::fds;
-use crate::limits::{ANSWER_WAIT, CM_ANSWER_BYTES_MAX, MESSAGE_BYTES_MAX};
+use crate::limits::{ANSWER_WAIT, BUSY_WAIT, CM_ANSWER_BYTES_MAX, MESSAGE_BYTES_MAX};
 use crate::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
 use crate::start::{SocketName, Unreachable, serves_us};
 use crate::status::StatusReport;
@@ -64,12 +64,14 @@ pub struct SlotGrant {
 }
 
 impl Client {
-    /// Exchanges greetings on a connected socket, until `deadline`.
+    /// Exchanges greetings on a connected socket, until `deadline`; with a daemon that has too much to
+    /// do until `last`.
     pub(crate) fn greet(
         socket: OwnedFd,
         role: Role,
         name: &SocketName,
         deadline: Instant,
+        last: Instant,
     ) -> Result<Self, Unreachable> {
         let hello = Hello {
             version: messages::VERSION,
@@ -79,7 +81,8 @@ impl Client {
             return Err(Unreachable::Closed);
         }
         let mut buf = [0; 256];
-        let got = match receive(&socket, &mut buf, deadline) {
+        let busy = || peer_is_busy(&socket);
+        let got = match receive_from_busy(&socket, &mut buf, deadline, last, busy) {
             Ok(got) => got,
             Err(Errno::TIMEDOUT) => return Err(silent(name, Some(&socket))),
             Err(_) => return Err(Unreachable::Closed),
@@ -310,7 +313,8 @@ impl Client {
 
     fn exchange(&self, request: &Request) -> Result<(Answer, Received), CtlError> {
         let socket = &*self.socket;
-        let deadline = Instant::now() + ANSWER_WAIT;
+        let asked = Instant::now();
+        let [deadline, last] = [ANSWER_WAIT, BUSY_WAIT].map(|wait| asked + wait);
         let bytes = messages::encode(request)?;
         channel::send(socket, &bytes, &[]).map_err(|_| CtlError::gone())?;
         let room = match request {
@@ -318,7 +322,8 @@ impl Client {
             _ => MESSAGE_BYTES_MAX,
         };
         let mut buf = vec![0; room];
-        let got = match receive(socket, &mut buf, deadline) {
+        let busy = || peer_is_busy(socket);
+        let got = match receive_from_busy(socket, &mut buf, deadline, last, busy) {
             Ok(got) => got,
             Err(Errno::TIMEDOUT) => {
                 // A late answer must not be taken for the next one's.
@@ -329,7 +334,7 @@ impl Client {
                         "the rocebud daemon (process {}) did not answer within {} s: see what it \
                          is doing, or stop it",
                         self.daemon_pid,
-                        ANSWER_WAIT.as_secs()
+                        asked.elapsed().as_secs()
                     ),
                 ));
             }
@@ -366,6 +371,41 @@ fn receive(socket: impl AsFd, buf: &mut [u8], deadline: Instant) -> Result<Recei
             other => return other,
         }
     }
+}
+
+/// As [`receive`], on and on for as long as the other side `is_busy`, at most until `last`.
+fn receive_from_busy(
+    socket: impl AsFd,
+    buf: &mut [u8],
+    deadline: Instant,
+    last: Instant,
+    is_busy: impl Fn() -> bool,
+) -> Result<Received, Errno> {
+    let mut until = deadline;
+    loop {
+        match receive(&socket, buf, until) {
+            Err(Errno::TIMEDOUT) if until < last && is_busy() => {
+                until = last.min(Instant::now() + BUSY_LOOK);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// From one look at a process that may be busy to the next.
+const BUSY_LOOK: Duration = Duration::from_millis(100);
+
+fn peer_is_busy(socket: &OwnedFd) -> bool {
+    fds::peer_ids(socket).is_ok_and(|ids| is_busy(ids.pid))
+}
+
+/// The process has work: it runs, waits for a processor, or for a disk. One that is stopped or sleeps
+/// although somebody knocked is not busy, and of one that cannot be seen it is not known.
+fn is_busy(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state is behind the name, which may have spaces and parentheses in it.
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes());
+    matches!(state, Some([b'R' | b'D', ..]))
 }
 
 fn too_few_fds() -> CtlError {

@@ -30,8 +30,12 @@ pub const SEND_SOCKETS_PER_SLOT: usize = 4;
 pub const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a daemon may take to accept a connection and greet: it does neither anything else
-/// before nor after, so one that is silent for this long is stopped or stuck.
+/// before nor after, so one that is silent for this long is stopped or stuck, or gets no processor.
 pub const GREETING_WAIT: Duration = Duration::from_secs(2);
+
+/// Both for a daemon that is seen to have work, or to wait for a processor: dozens of programs that start
+/// at once keep it from one for seconds.
+pub const BUSY_WAIT: Duration = Duration::from_secs(10);
 
 /// The same for whoever listens at the system's socket but not in our network namespace. It is
 /// none of ours; only a daemon whose socket goes by another path could prove the opposite.

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use crate::channel::wait_readable;
 use crate::client::silent;
 use crate::error::{CtlError, ErrorKind};
-use crate::limits::{GREETING_WAIT, START_WAIT, STRANGER_WAIT};
+use crate::limits::{BUSY_WAIT, GREETING_WAIT, START_WAIT, STRANGER_WAIT};
 use crate::messages::{self, Role};
 use crate::{Client, fds, spawn};
 
@@ -192,7 +192,7 @@ impl Client {
     fn connect_system(path: &Path, role: Role) -> Result<Option<Self>, CtlError> {
         let name = SocketName::Path(path.into());
         let here = listed::listens_here(path);
-        let patience = if here { GREETING_WAIT } else { STRANGER_WAIT };
+        let patience = if here { PATIENCE } else { [STRANGER_WAIT; 2] };
         match Self::connect_within(&name, role, patience) {
             Ok(client) if serves_us(client.netns()) => Ok(Some(client)),
             Err(Unreachable::Silent(error)) if here => Err(error),
@@ -201,17 +201,18 @@ impl Client {
         }
     }
 
-    /// Connects to the daemon at `name`. Takes at most [`GREETING_WAIT`].
+    /// Connects to the daemon at `name`. Takes at most [`GREETING_WAIT`], or [`BUSY_WAIT`] where that is
+    /// busy.
     pub fn connect(name: &SocketName, role: Role) -> Result<Self, Unreachable> {
-        Self::connect_within(name, role, GREETING_WAIT)
+        Self::connect_within(name, role, PATIENCE)
     }
 
     fn connect_within(
         name: &SocketName,
         role: Role,
-        patience: Duration,
+        patience: [Duration; 2],
     ) -> Result<Self, Unreachable> {
-        let deadline = Instant::now() + patience;
+        let [deadline, last] = patience.map(|wait| Instant::now() + wait);
         let socket = control_socket().map_err(Unreachable::Refused)?;
         let address = name.address().map_err(Unreachable::Refused)?;
         match connect_until(&socket, &address, deadline) {
@@ -240,9 +241,12 @@ impl Client {
                 ),
             )));
         }
-        Self::greet(socket, role, name, deadline)
+        Self::greet(socket, role, name, deadline, last)
     }
 }
+
+/// How long a daemon of ours may be silent, and how long if it is busy.
+const PATIENCE: [Duration; 2] = [GREETING_WAIT, BUSY_WAIT];
 
 /// Connects; `EAGAIN` when the listener's queue stays full until `deadline`, since nobody accepts.
 fn connect_until(

@@ -38,7 +38,7 @@ fn client(answers: Vec<Vec<u8>>) -> (Client, thread::JoinHandle<OwnedFd>) {
         }
         notices
     });
-    let client = Client::greet(ours, Role::Library, &name(), soon()).unwrap();
+    let client = Client::greet(ours, Role::Library, &name(), soon(), soon()).unwrap();
     (client, daemon)
 }
 
@@ -147,14 +147,14 @@ fn another_version_and_a_stranger_are_told_apart() {
             pid: 6,
         };
         channel::send(&theirs, &welcome.encode(), &[]).unwrap();
-        match Client::greet(ours, Role::Library, &name(), soon()) {
+        match Client::greet(ours, Role::Library, &name(), soon(), soon()) {
             Err(Unreachable::Refused(error)) => assert_eq!(error.kind, kind),
             other => panic!("{other:?}"),
         }
     }
     let (ours, theirs) = pair();
     channel::send(&theirs, b"HTTP/1.1 400", &[]).unwrap();
-    match Client::greet(ours, Role::Library, &name(), soon()) {
+    match Client::greet(ours, Role::Library, &name(), soon(), soon()) {
         Err(Unreachable::Refused(error)) => assert!(error.message.contains("no rocebud daemon")),
         other => panic!("{other:?}"),
     }
@@ -164,7 +164,7 @@ fn another_version_and_a_stranger_are_told_apart() {
 fn a_daemon_that_closes_in_greeting_is_one_that_leaves() {
     let (ours, theirs) = pair();
     drop(theirs);
-    let outcome = Client::greet(ours, Role::Library, &name(), soon());
+    let outcome = Client::greet(ours, Role::Library, &name(), soon(), soon());
     assert!(matches!(outcome, Err(Unreachable::Closed)), "{outcome:?}");
 }
 
@@ -172,7 +172,7 @@ fn a_daemon_that_closes_in_greeting_is_one_that_leaves() {
 fn a_listener_that_never_greets_is_named_in_bounded_time() {
     let (ours, theirs) = pair();
     let deadline = Instant::now() + Duration::from_millis(50);
-    let outcome = Client::greet(ours, Role::Library, &name(), deadline);
+    let outcome = Client::greet(ours, Role::Library, &name(), deadline, deadline);
     let Err(Unreachable::Silent(error)) = outcome else {
         panic!("{outcome:?}");
     };
@@ -180,4 +180,51 @@ fn a_listener_that_never_greets_is_named_in_bounded_time() {
     assert!(error.message.contains(&me), "{error}");
     assert!(deadline.elapsed() < Duration::from_secs(5));
     drop(theirs);
+}
+
+#[test]
+fn a_daemon_that_has_no_processor_is_waited_for() {
+    let (ours, theirs) = pair();
+    let (looks, mut buf) = (std::cell::Cell::new(0), [0; 16]);
+    let greets_at_the_third_look = || {
+        looks.set(looks.get() + 1);
+        if looks.get() == 3 {
+            channel::send(&theirs, b"late", &[]).unwrap();
+        }
+        true
+    };
+    let (now, long) = (Instant::now(), Duration::from_secs(60));
+    let got = receive_from_busy(&ours, &mut buf, now, now + long, greets_at_the_third_look);
+    assert_eq!(got.unwrap().bytes, 4);
+    let got = receive_from_busy(&ours, &mut buf, now, now + long, || false);
+    assert_eq!(got.err(), Some(Errno::TIMEDOUT), "it is not busy");
+    let got = receive_from_busy(&ours, &mut buf, now, now, || true);
+    assert_eq!(got.err(), Some(Errno::TIMEDOUT), "too long");
+}
+
+#[test]
+fn who_runs_is_busy_and_who_sleeps_or_is_stopped_is_not() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::process::{Command, Stdio};
+    let spawn = |program: &str, word: &str| {
+        let mut command = Command::new(program);
+        command.arg(word).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let comes = |pid: u32, busy: bool| {
+        let end = Instant::now() + Duration::from_secs(20);
+        while is_busy(pid) != busy {
+            assert!(Instant::now() < end, "busy: {}", !busy);
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let (mut runs, mut sleeps) = (spawn("yes", "on"), spawn("sleep", "600"));
+    comes(runs.id(), true);
+    comes(sleeps.id(), false);
+    kill_process(Pid::from_child(&runs), Signal::STOP).unwrap();
+    comes(runs.id(), false);
+    assert!(!is_busy(0));
+    for child in [&mut runs, &mut sleeps] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
