@@ -1,6 +1,6 @@
 # Everything here sets itself up: what is missing is installed (as root) or named.
 #
-#   make demo     unmodified perftest and ibv_rc_pingpong over rocebud; the first time it builds for two or three minutes
+#   make demo     unmodified perftest and ibv_rc_pingpong over rocebud; the first time it builds for some minutes
 #   make test     every test; as an ordinary user what needs no root, and it says what it left out
 #   make conformance  rdma-core's own test-suite against our devices, each outcome compared with a list
 #   make build    build/bin/rocebud, build/lib/libibverbs.so.1 and their kin (PROFILE=dev: faster to build)
