@@ -223,6 +223,20 @@ impl Core {
         at: Instant,
         enough: impl FnOnce(&mut Later, bool) -> bool,
     ) -> Turn {
+        // Who sleeps hears of its completions behind the ACKs: it may be quicker than this thread, and end
+        // its process at once.
+        self.dir.gather();
+        let turn = self.turn_untold(shared, at, enough);
+        self.dir.tell();
+        turn
+    }
+
+    fn turn_untold(
+        &mut self,
+        shared: &Shared,
+        at: Instant,
+        enough: impl FnOnce(&mut Later, bool) -> bool,
+    ) -> Turn {
         self.hooks.attend(shared.pages.control());
         if self.dir.due_ns().is_some_and(|due_ns| due_ns <= at.0) {
             self.dir.fire_due(at.0);
@@ -346,11 +360,9 @@ impl Core {
             hosts: &mut self.hosts,
             outbox: Some(&mut self.outbox),
         };
-        self.dir.gather();
         let received = link
             .recv_at(at.0, RX_BATCHES, &mut |frame| rx.frame(&frame, &mut world))
             .unwrap_or(0);
-        self.dir.tell();
         if received != 0 {
             world.flow.enter_read();
             self.losses_due_ns = self.losses_due_ns.min(world.now.0 + LOSSES_KNOWN_NS);
