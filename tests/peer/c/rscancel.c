@@ -25,70 +25,20 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "checks.h"
+#define FIRST_PORT 7400
+#include "ends.h"
 
 /* Newer than the distribution's librdmacm. */
 static int (*repoll_create)(int flags);
 static int (*repoll_ctl)(int set, int op, int fd, struct epoll_event *event);
 static int (*repoll_wait)(int set, struct epoll_event *events, int most, int timeout);
 
-static struct sockaddr_storage base;
-static socklen_t base_len;
-static int port = 7400;
-
-static struct sockaddr_storage at(int p)
-{
-	struct sockaddr_storage a = base;
-	((struct sockaddr_in *)&a)->sin_port = htons(p); /* the same place in both families */
-	return a;
-}
-
-static int made(int kind)
-{
-	return rsocket(base.ss_family, kind, 0);
-}
-
 static int listening(void)
 {
 	struct sockaddr_storage a = at(++port);
-	int s = made(SOCK_STREAM);
+	int s = made(0);
 	CHECK(s >= 0 && !rbind(s, (void *)&a, base_len) && !rlisten(s, 8));
 	return s;
-}
-
-struct both {
-	int a, b;
-};
-
-static struct both connected(void)
-{
-	int l = listening();
-	struct sockaddr_storage a = at(port);
-	struct both c = {.a = made(SOCK_STREAM | SOCK_NONBLOCK)};
-	IS(rconnect(c.a, (void *)&a, base_len), EINPROGRESS);
-	struct pollfd p[2] = {{.fd = l, .events = POLLIN}, {.fd = c.a, .events = POLLOUT}};
-	while (!p[0].revents)
-		CHECK(rpoll(p, 2, 10000) > 0);
-	c.b = raccept(l, NULL, NULL);
-	for (p[0].fd = c.b, p[0].events = POLLOUT, p[0].revents = p[1].revents = 0;
-	     !(p[0].revents & p[1].revents & POLLOUT);)
-		CHECK(rpoll(p, 2, 10000) > 0);
-	CHECK(!rfcntl(c.a, F_SETFL, 0) && !rclose(l));
-	return c;
-}
-
-static void *closing(void *s)
-{
-	CHECK(!rclose((int)(intptr_t)s));
-	return NULL;
-}
-
-static void closed(struct both c)
-{
-	pthread_t t;
-	pthread_create(&t, NULL, closing, (void *)(intptr_t)c.a);
-	CHECK(!rclose(c.b));
-	pthread_join(t, NULL);
 }
 
 /* ---- one that waits, and is cancelled ---- */
@@ -448,11 +398,11 @@ static void accepting(void)
 	for (int asleep = 0; asleep < 2; asleep++)
 		cancelled((struct waiter){.s = l, .call = raccept_}, asleep);
 	/* nobody takes the request: rconnect waits */
-	int s = made(SOCK_STREAM);
+	int s = made(0);
 	cancelled((struct waiter){.s = s, .call = rconnect_, .to = a}, 1);
 	CHECK(!rclose(s));
 	/* and the listener goes on */
-	s = made(SOCK_STREAM | SOCK_NONBLOCK);
+	s = made(SOCK_NONBLOCK);
 	IS(rconnect(s, (void *)&a, base_len), EINPROGRESS);
 	struct both c = {.a = s};
 	do
@@ -480,7 +430,7 @@ static struct both with_stopped(int ready, pid_t peer, int p)
 	char c;
 	struct sockaddr_storage a = at(p);
 	CHECK(read(ready, &c, 1) == 1);
-	struct both s = {.a = made(SOCK_STREAM)};
+	struct both s = {.a = made(0)};
 	CHECK(!rconnect(s.a, (void *)&a, base_len));
 	CHECK(rrecv(s.a, &c, 1, 0) == 1);
 	CHECK(!kill(peer, SIGSTOP));
@@ -493,7 +443,7 @@ static void serve(int ready, int p)
 {
 	struct sockaddr_storage a = at(p);
 	CHECK(!prctl(PR_SET_PDEATHSIG, SIGKILL));
-	int l = made(SOCK_STREAM);
+	int l = made(0);
 	CHECK(!rbind(l, (void *)&a, base_len) && !rlisten(l, 8));
 	CHECK(write(ready, "r", 1) == 1);
 	int s = raccept(l, NULL, NULL);
@@ -536,7 +486,7 @@ static void datagrams(void)
 	static void (*const calls[])(struct waiter *) = {rrecv_, rrecvfrom_, rrecvmsg_, rpoll_};
 	struct sockaddr_storage a = at(++port);
 	char in[8];
-	int s = made(SOCK_DGRAM), t = made(SOCK_DGRAM);
+	int s = rsocket(base.ss_family, SOCK_DGRAM, 0), t = rsocket(base.ss_family, SOCK_DGRAM, 0);
 	CHECK(s >= 0 && !rbind(s, (void *)&a, base_len));
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
 		for (int asleep = 0; asleep < 2; asleep++) {
@@ -552,8 +502,8 @@ static void mapped(void)
 	const int one = 1;
 	struct sockaddr_storage a = at(++port);
 	static char memory[sizeof large];
-	int l = made(SOCK_STREAM);
-	struct both c = {.a = made(SOCK_STREAM | SOCK_NONBLOCK)};
+	int l = made(0);
+	struct both c = {.a = made(SOCK_NONBLOCK)};
 	CHECK(!rsetsockopt(l, SOL_RDMA, RDMA_IOMAPSIZE, &one, sizeof one));
 	CHECK(!rsetsockopt(c.a, SOL_RDMA, RDMA_IOMAPSIZE, &one, sizeof one));
 	CHECK(!rbind(l, (void *)&a, base_len) && !rlisten(l, 1));
@@ -633,11 +583,8 @@ static void run(const char *name, void (*f)(void))
 
 int main(int argc, char **argv)
 {
-	struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *found;
-	if (getaddrinfo(argc > 1 ? argv[1] : "127.0.0.1", "0", &hints, &found))
+	if (!resolved(argc > 1 ? argv[1] : "127.0.0.1"))
 		return 2;
-	memcpy(&base, found->ai_addr, found->ai_addrlen);
-	base_len = found->ai_addrlen;
 	fflush(stdout);
 	for (int i = 0; i < 2; i++) { /* before the first verb */
 		CHECK(!pipe(ready[i]));

@@ -19,29 +19,14 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "checks.h"
-
-static struct sockaddr_storage base;
-static socklen_t base_len;
-static int port = 7300;
+#define FIRST_PORT 7300
+#include "ends.h"
 
 static double now(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-static struct sockaddr_storage at(int p)
-{
-	struct sockaddr_storage a = base;
-	((struct sockaddr_in *)&a)->sin_port = htons(p); /* the same place in both families */
-	return a;
-}
-
-static int made(int flags)
-{
-	return rsocket(base.ss_family, SOCK_STREAM | flags, 0);
 }
 
 static int listening(int p, int flags)
@@ -58,64 +43,6 @@ static int is_ready(int s, int events, int ms)
 {
 	struct pollfd p = {.fd = s, .events = events};
 	return rpoll(&p, 1, ms) == 1 ? p.revents : 0;
-}
-
-/* Two ends of one connection; the options of the listener are those of its children. */
-struct both {
-	int a, b;
-};
-
-struct size {
-	int level, name, value;
-};
-
-static struct both connected_with(const struct size *sizes, int n)
-{
-	struct sockaddr_storage a = at(++port), from;
-	socklen_t len = sizeof from;
-	int l = made(0);
-	struct both c = {.a = made(SOCK_NONBLOCK)};
-	for (int i = 0; i < n; i++) {
-		CHECK(!rsetsockopt(l, sizes[i].level, sizes[i].name, &sizes[i].value, sizeof(int)));
-		CHECK(!rsetsockopt(c.a, sizes[i].level, sizes[i].name, &sizes[i].value, sizeof(int)));
-	}
-	CHECK(!rbind(l, (void *)&a, base_len));
-	CHECK(!rlisten(l, 1));
-	IS(rconnect(c.a, (void *)&a, base_len), EINPROGRESS);
-	/* one thread plays both ends: what either does goes on in its own calls */
-	struct pollfd p[2] = {{.fd = l, .events = POLLIN}, {.fd = c.a, .events = POLLOUT}};
-	while (!p[0].revents)
-		CHECK(rpoll(p, 2, 10000) > 0);
-	c.b = raccept(l, (void *)&from, &len);
-	CHECK(c.b >= 0 && from.ss_family == base.ss_family);
-	for (p[0].fd = c.b, p[0].events = POLLOUT, p[0].revents = p[1].revents = 0;
-	     !(p[0].revents & p[1].revents & POLLOUT);)
-		CHECK(rpoll(p, 2, 10000) > 0);
-	int error = 1;
-	len = sizeof error;
-	CHECK(!rgetsockopt(c.a, SOL_SOCKET, SO_ERROR, &error, &len) && !error);
-	CHECK(!rfcntl(c.a, F_SETFL, 0) && !(rfcntl(c.a, F_GETFL, 0) & O_NONBLOCK));
-	CHECK(!rclose(l));
-	return c;
-}
-
-static struct both connected(void)
-{
-	return connected_with(NULL, 0);
-}
-
-static void *closing(void *s)
-{
-	CHECK(!rclose((int)(intptr_t)s));
-	return NULL;
-}
-
-static void closed(struct both c)
-{
-	pthread_t t;
-	pthread_create(&t, NULL, closing, (void *)(intptr_t)c.a);
-	CHECK(!rclose(c.b));
-	pthread_join(t, NULL);
 }
 
 static void fill(uint8_t *p, size_t n, size_t from)
@@ -671,11 +598,8 @@ static void run(const char *name, void (*f)(void))
 
 int main(int argc, char **argv)
 {
-	struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *found;
-	if (getaddrinfo(argc > 1 ? argv[1] : "127.0.0.1", "0", &hints, &found))
+	if (!resolved(argc > 1 ? argv[1] : "127.0.0.1"))
 		return 2;
-	memcpy(&base, found->ai_addr, found->ai_addrlen);
-	base_len = found->ai_addrlen;
 	int ready[3][2];
 	pid_t servers[3];
 	fflush(stdout);
