@@ -223,12 +223,16 @@ impl Core {
         at: Instant,
         enough: impl FnOnce(&mut Later, bool) -> bool,
     ) -> Turn {
-        // Who sleeps hears of its completions behind the ACKs: it may be quicker than this thread, and end
-        // its process at once.
+        self.telling_last(|core| core.turn_untold(shared, at, enough))
+    }
+
+    /// Who sleeps hears of its completions behind the ACKs: it may be quicker than this thread, and end its
+    /// process at once.
+    pub(crate) fn telling_last<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
         self.dir.gather();
-        let turn = self.turn_untold(shared, at, enough);
+        let done = work(self);
         self.dir.tell();
-        turn
+        done
     }
 
     fn turn_untold(
@@ -455,7 +459,6 @@ impl Core {
             outbox: None,
         };
         let mut received = 0;
-        self.dir.gather();
         for fd in &self.forwards {
             while received < FORWARDED_MAX {
                 let Ok(Some((header, frames))) = forward::recv(fd, &mut self.forward_buf) else {
@@ -477,7 +480,6 @@ impl Core {
                 }
             }
         }
-        self.dir.tell();
         world.flow.enter_read();
         received
     }

@@ -580,8 +580,10 @@ impl<'a> Thread<'a> {
         }
         if woken.forwarded {
             let mut core = lock(&self.runtime.core);
-            core.receive_forwarded(&self.runtime.shared);
-            self.runtime.kick(&mut core);
+            core.telling_last(|core| {
+                core.receive_forwarded(&self.runtime.shared);
+                self.runtime.kick(core);
+            });
             drop(core);
             self.progress.rouse();
         }
