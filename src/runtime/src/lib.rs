@@ -14,6 +14,7 @@ pub mod cq;
 mod crowd;
 mod current;
 mod env;
+mod farewell;
 mod flow;
 mod fork;
 pub mod hooks;

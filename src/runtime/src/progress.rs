@@ -673,6 +673,7 @@ impl<'a> Thread<'a> {
         let ready = |fd: &libc::pollfd| fd.revents != 0;
         if ready(&fds[0]) {
             sys::take(self.progress.wake.as_fd());
+            self.runtime.farewell.attend(self.runtime);
         }
         Woken {
             timer: ready(&fds[1]),

@@ -19,6 +19,7 @@ use rocebud_objects::{AttrMask, Counter, Errno, Instant, Misuse, Path, PdId, QpA
 use crate::context::{ContextShared, Element, QpShared};
 use crate::core::{Core, Shared, now};
 use crate::cq::Cq;
+use crate::farewell::{self, Farewell};
 use crate::hosts::Named;
 use crate::keys::{KeyTable, Region};
 use crate::log::{self, Level};
@@ -35,6 +36,7 @@ pub struct Runtime {
     pub(crate) shared: Shared,
     pub(crate) core: Mutex<Core>,
     pub(crate) progress: Progress,
+    pub(crate) farewell: Farewell,
     /// Held while the daemon is asked for a slot; taken before the engine's lock.
     pub(crate) asking: Mutex<()>,
     /// Descriptors that the progress thread sleeps on.
@@ -84,26 +86,6 @@ const FORKED: Misuse = Misuse::new(
     "verbs objects belong to the process that made them, not to a child made by fork",
 );
 
-/// How often a program that exits looks whether the engine is free, and the pauses: 100 ms.
-const EXIT_TRIES: usize = 1000;
-const EXIT_PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
-
-/// A program may exit with its last receive just taken: the ACK must not die with it, or the peer
-/// reports a failure that never was. Waits a little for a thread that is just at it, and not for
-/// ever, since threads may be stopped anywhere (this one too: in a signal handler).
-extern "C" fn say_what_is_due() {
-    let Some(runtime) = current::get() else {
-        return;
-    };
-    for _ in 0..EXIT_TRIES {
-        if let Some(mut core) = try_lock(&runtime.core) {
-            core.say_the_last(&runtime.shared);
-            return;
-        }
-        std::thread::sleep(EXIT_PAUSE);
-    }
-}
-
 impl Runtime {
     /// The runtime of this process; connects to the daemon (and starts one) at the first call, and
     /// again when the daemon had died. A child made by fork gets one of its own.
@@ -121,7 +103,6 @@ impl Runtime {
 
     fn start(generation: u64) -> Result<Arc<Self>, CtlError> {
         let os = |what| move |error: std::io::Error| CtlError::os(what, error);
-        sys::at_exit(say_what_is_due);
         rocebud_mem::install().map_err(os("installing the memory guard"))?;
         // Also where nothing is to be said: who asked for no level there is learns of it here.
         log::level();
@@ -147,6 +128,7 @@ impl Runtime {
             },
             core: Mutex::new(core),
             progress,
+            farewell: Farewell::default(),
             asking: Mutex::default(),
             sockets: Mutex::default(),
             devices: RwLock::new(devices.into()),
@@ -157,6 +139,7 @@ impl Runtime {
             yields: std::thread::available_parallelism().is_ok_and(|n| n.get() <= 2),
         });
         progress::start(&runtime).map_err(os("starting the progress thread"))?;
+        farewell::prepare();
         let fds = runtime.client.raw_fds().into_iter();
         fds.chain(runtime.progress.fds())
             .for_each(fork::close_in_children);

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 #[inline]
@@ -338,13 +338,58 @@ pub(crate) fn watch_forks(child: extern "C" fn()) -> io::Result<()> {
     Ok(())
 }
 
-/// Has `last` run once when the process exits by `exit` or by returning from `main`.
+/// Has `last` run when the process exits by `exit` or by returning from `main`. To be called once.
 pub(crate) fn at_exit(last: extern "C" fn()) {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
+    // SAFETY: a plain function that stays mapped: the library is never unloaded.
+    unsafe { libc::atexit(last) };
+}
+
+/// Has `last` run when the process ends by `quick_exit`; `last` is async-signal-safe, as that is. To be
+/// called once.
+pub(crate) fn at_quick_exit(last: extern "C" fn()) {
+    unsafe extern "C" {
+        fn at_quick_exit(last: extern "C" fn()) -> libc::c_int;
+    }
+    // SAFETY: a plain function that stays mapped: the library is never unloaded.
+    unsafe { at_quick_exit(last) };
+}
+
+/// Asks the preload shim, where there is one, to call `last` before the process ends by `_exit` or `_Exit`;
+/// `last` is async-signal-safe, as these are.
+pub(crate) fn at_bare_exit(last: extern "C" fn()) {
+    type Watch = unsafe extern "C" fn(Option<extern "C" fn()>);
+    // SAFETY: the name ends with NUL.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"rocebud_shim_watch_exit".as_ptr()) };
+    if !found.is_null() {
+        // SAFETY: the shim's function of this name has this type.
+        let watch = unsafe { std::mem::transmute::<*mut libc::c_void, Watch>(found) };
         // SAFETY: a plain function that stays mapped: the library is never unloaded.
-        unsafe { libc::atexit(last) };
-    });
+        unsafe { watch(Some(last)) };
+    }
+}
+
+/// Sleeps while the word is `value`, until [`futex_wake`] or for so long. Async-signal-safe, and no
+/// cancellation point.
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32, timeout_ns: u64) {
+    let timeout = timespec(timeout_ns);
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: both live through the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            operation,
+            value,
+            &raw const timeout,
+        )
+    };
+}
+
+/// Wakes all who sleep on a word.
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word lives through the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, libc::c_int::MAX) };
 }
 
 /// The word; 0 in a fresh child.

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::map::{PATH_MAX, is_redirected, join};
 
+mod endings;
 mod masks;
 mod signals;
 
@@ -32,6 +33,7 @@ static ROOT_LEN: AtomicUsize = AtomicUsize::new(0);
 static INIT: extern "C" fn() = init;
 
 extern "C" fn init() {
+    endings::prepare();
     signals::prepare();
     masks::prepare();
     // SAFETY: the name ends with NUL; no other thread runs yet.

@@ -22,6 +22,9 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("c048_children_beside_traffic", &anyone, || {
             on(&Host::loopback()?, "forks", &[])
         }),
+        Case::new("programs_that_end_at_once", &anyone, || {
+            on(&Host::loopback()?, "hasty", &[])
+        }),
         Case::new("c020_dereg_is_a_hard_fence", &wire, reused_memory),
     ];
     for what in ["dereg", "munmap"] {
