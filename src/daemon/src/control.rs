@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rocebud_ctl::{CtlError, ErrorKind, SocketName, control_socket, fds};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, SocketFlags};
 
 /// A name held; it is given up when this is dropped.
 #[derive(Debug)]
@@ -107,8 +108,8 @@ pub(crate) fn runs_already(name: &SocketName) -> CtlError {
     )
 }
 
-/// `None` too if the queue of `name` is full: nobody accepts at the namespace's lock, so each who
-/// asked leaves an entry there, and a connect that waits for room would wait for ever.
+/// `None` too if the queue of `name` is full: a holder that is stopped takes nobody from it, and a connect
+/// that waits for room would wait for ever.
 fn holder(name: &SocketName) -> Option<(u32, u32)> {
     let socket = control_socket().ok()?;
     rustix::io::ioctl_fionbio(&socket, true).ok()?;
@@ -119,25 +120,58 @@ fn holder(name: &SocketName) -> Option<(u32, u32)> {
 
 /// The right to be this network namespace's daemon, whatever its socket is called: two daemons of
 /// one user would share the port's group and both count its positions wrong. Waits a little for
-/// one that is leaving.
+/// one that is leaving, and asks one that nobody uses to leave.
 pub(crate) fn claim_namespace(wait: Duration) -> Result<OwnedFd, CtlError> {
     let name = SocketName::Abstract(NAMESPACE_LOCK.to_owned());
     let deadline = Instant::now() + wait;
+    let mut wished = false;
     loop {
         let socket = control_socket()?;
         match rustix::net::bind(&socket, &name.address()?) {
             Ok(()) => {
-                // Listening lets others learn who has it.
+                // Listening lets others learn who has it, and wish for it.
                 let _ = rustix::net::listen(&socket, BACKLOG);
+                let _ = rustix::fs::fcntl_setfl(&socket, OFlags::NONBLOCK);
                 return Ok(socket);
             }
             Err(Errno::ADDRINUSE) if Instant::now() < deadline => {
+                wished = wished || wish(&name);
                 std::thread::sleep(Duration::from_millis(10));
             }
             Err(Errno::ADDRINUSE) => return Err(namespace_taken(&name)),
             Err(error) => return Err(CtlError::os("claiming the network namespace", error)),
         }
     }
+}
+
+/// Tells the holder of the namespace that another daemon would like to serve. A wish shows by the name that
+/// its socket is bound to: whoever connects without one only asks who the holder is. Returns whether it
+/// was told; one that is stopped may not take it.
+fn wish(lock: &SocketName) -> bool {
+    let name = SocketName::Abstract(format!("{WISH}{}", std::process::id()));
+    let told = || -> Option<()> {
+        let socket = control_socket().ok()?;
+        rustix::io::ioctl_fionbio(&socket, true).ok()?;
+        rustix::net::bind(&socket, &name.address().ok()?).ok()?;
+        rustix::net::connect(&socket, &lock.address().ok()?).ok()
+    };
+    told().is_some()
+}
+
+/// For the holder of the namespace: takes who asked, a bounded number, and tells whether one of them wished
+/// to be holder.
+pub(crate) fn wishes(namespace: &OwnedFd) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let mut wished = false;
+    for _ in 0..BACKLOG {
+        let Ok((_asker, address)) = rustix::net::acceptfrom_with(namespace, flags) else {
+            break;
+        };
+        let address = address.and_then(|address| SocketAddrUnix::try_from(address).ok());
+        let name = address.as_ref().and_then(SocketAddrUnix::abstract_name);
+        wished |= name.is_some_and(|name| name.starts_with(WISH.as_bytes()));
+    }
+    wished
 }
 
 /// Process and user of the daemon of this network namespace, for those who cannot connect to it.
@@ -164,4 +198,6 @@ fn namespace_taken(name: &SocketName) -> CtlError {
 }
 
 const NAMESPACE_LOCK: &str = "rocebud-port-4791";
+/// What the name of a socket that wishes for the lock begins with; the process follows.
+const WISH: &str = "rocebud-wish-4791-";
 const BACKLOG: i32 = 128;

@@ -21,6 +21,7 @@ pub(crate) enum Token {
     Process(u64),
     Notices(u64),
     Forward(u64, usize),
+    Namespace,
 }
 
 impl Token {
@@ -31,6 +32,7 @@ impl Token {
             Self::Netlink => 1,
             Self::Signals => 2,
             Self::Slot0 => 3,
+            Self::Namespace => 8,
             Self::Control(key) => 4 | key << 8,
             Self::Process(key) => 5 | key << 8,
             Self::Notices(key) => 6 | key << 8,
@@ -48,6 +50,7 @@ impl Token {
             4 => Self::Control(key),
             5 => Self::Process(key),
             6 => Self::Notices(key),
+            8 => Self::Namespace,
             _ => Self::Forward(key, (word >> 4 & 0xf) as usize),
         }
     }

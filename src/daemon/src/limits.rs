@@ -49,6 +49,10 @@ pub(crate) const LINGER_TO_EXPLAIN: Duration = Duration::from_secs(30);
 /// … or when nobody came at all.
 pub(crate) const LINGER_AT_START: Duration = Duration::from_secs(10);
 
+/// … but at once when another daemon wants to serve and nobody uses this one. Whoever started it has this long
+/// to come first, and the wish is forgotten after as long.
+pub(crate) const STARTER_WAIT: Duration = Duration::from_secs(1);
+
 /// Page-sets of dead processes that are kept.
 pub(crate) const DEAD_MAX: usize = 16;
 

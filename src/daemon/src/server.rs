@@ -22,7 +22,7 @@ use crate::group::Group;
 use crate::ledgers::Ledgers;
 use crate::limits::{
     ACCEPT_PAUSE, CONNECTIONS_MAX, HELLO_WAIT, LINGER, LINGER_AT_START, LINGER_TO_EXPLAIN,
-    LOOK_AGAIN, REST_ROUNDS_MAX,
+    LOOK_AGAIN, REST_ROUNDS_MAX, STARTER_WAIT,
 };
 use crate::netlink::codec::Message;
 use crate::netlink::{Follower, News};
@@ -62,8 +62,12 @@ pub(crate) struct Server {
     accept_again: Option<Now>,
     /// When the last client that used verbs went; `None` before the first came.
     idle_since: Option<Now>,
+    /// Somebody has come, if only to ask, and gone.
+    visited: bool,
+    /// When another daemon last wished to serve.
+    wished: Option<Now>,
     stop: bool,
-    _namespace: OwnedFd,
+    namespace: OwnedFd,
     listener: Listener,
 }
 
@@ -82,6 +86,7 @@ impl Server {
         let epoll = Epoll::new()?;
         let signals = sys::stop_signals()?;
         epoll.add(&listener.socket, Token::Listener, Events::IN)?;
+        epoll.add(&namespace, Token::Namespace, Events::IN)?;
         epoll.add(follower.fd(), Token::Netlink, Events::IN)?;
         epoll.add(&signals, Token::Signals, Events::IN)?;
         for fd in group.own_fds() {
@@ -112,8 +117,10 @@ impl Server {
             refresh_at: None,
             accept_again: None,
             idle_since: None,
+            visited: false,
+            wished: None,
             stop: false,
-            _namespace: namespace,
+            namespace,
             listener,
         })
     }
@@ -146,6 +153,11 @@ impl Server {
             Token::Listener => self.accept(),
             Token::Netlink => self.on_netlink(),
             Token::Signals => self.stop = true,
+            Token::Namespace => {
+                if crate::control::wishes(&self.namespace) {
+                    self.wished = Some(self.now());
+                }
+            }
             Token::Slot0 => {
                 let (touched, datagrams) = self.slot0.receive(&self.slots, &mut self.clients);
                 touched.into_iter().for_each(|place| self.flush(place));
@@ -336,6 +348,7 @@ impl Server {
             ));
             self.idle_since = Some(now);
         }
+        self.visited |= client.role.is_some();
         self.graveyard.bury(client, now);
     }
 
@@ -469,11 +482,14 @@ impl Server {
         if !self.auto || !self.clients.is_empty() {
             return None;
         }
-        Some(match self.idle_since {
+        let linger = match self.idle_since {
             None => LINGER_AT_START,
             Some(since) if self.graveyard.has_error() => since + LINGER_TO_EXPLAIN,
             Some(since) => since + LINGER,
-        })
+        };
+        let wished = self.wished.filter(|at| self.now() < *at + STARTER_WAIT);
+        let makes_way = wished.map(|at| if self.visited { at } else { STARTER_WAIT });
+        Some(makes_way.map_or(linger, |at| at.min(linger)))
     }
 }
 

@@ -124,13 +124,56 @@ fn a_user_is_told_of_the_daemon_of_another() {
     assert_eq!(err.lines().count(), 1, "{err}");
 }
 
+/// A daemon that nobody uses any more rests for seconds; whoever comes then is not told that it holds the
+/// port, but served.
+#[test]
+fn a_daemon_of_another_user_that_only_rests_makes_way() {
+    if !enter() {
+        return;
+    }
+    let devices = |nobody: bool| {
+        let mut command = rocebud(&["devices"]);
+        let command = if nobody {
+            as_nobody(&mut command)
+        } else {
+            &mut command
+        };
+        let (ok, out, err) = output(command);
+        assert!(ok && out.contains("rb_lo"), "{err}");
+    };
+    // Only commands came, and went.
+    devices(false);
+    devices(true);
+    devices(false);
+    // A program did, with an error that the daemon would stay on for to explain.
+    let (mut process, _) = actor("failed", None);
+    process.0.kill().expect("kill");
+    process.0.wait().expect("wait");
+    wait(3, "its end is seen", || {
+        status()
+            .processes
+            .iter()
+            .all(|p| p.dead_ms.is_some())
+            .then_some(())
+    });
+    // Who merely asks who has the port is no reason to leave.
+    let pid = status().pid;
+    knock_at_lock();
+    assert_eq!(status().pid, pid);
+    devices(true);
+    let (_process, ready) = actor("lives", None);
+    assert!(!ready.is_empty());
+    let (ok, _, err) = output(as_nobody(&mut rocebud(&["devices"])));
+    assert!(!ok && err.contains("(user 0"), "{err}");
+}
+
 #[test]
 fn a_user_who_asks_again_and_again_is_told_each_time() {
     if !enter() {
         return;
     }
     let _mine = connect();
-    // Clients that asked the lock who has it, and went: more than its queue takes.
+    // Clients that asked the lock who has it, and went: more than its queue takes at a time.
     for _ in 0..300 {
         knock_at_lock();
     }
