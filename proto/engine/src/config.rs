@@ -9,8 +9,9 @@ pub struct NodeConfig {
     pub window_packets: u32,
     /// Bytes (payload plus a charge per packet) that all RC queue pairs together may have
     /// unacknowledged at one peer process: (peer address, upper 12 bits of its QPN). A queue pair
-    /// with nothing in flight may always send one packet. Used until
-    /// [`Node::set_peer_window`](crate::Node::set_peer_window) says better.
+    /// with nothing in flight may always send one packet, and so may one of which nothing in flight
+    /// asks for an ACK. Used until [`Node::set_peer_window`](crate::Node::set_peer_window) says
+    /// better.
     pub peer_window_bytes: u32,
     /// A READ is asked for in requests of at most this many response packets. 1..=16384.
     pub read_chunk_packets: u32,

@@ -122,9 +122,10 @@ pub trait Env {
     fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), CqOverrun>;
 
     /// Is there room for a packet of `bytes` in the buffer of a peer process, as far as the world
-    /// knows? Asked before a packet of any service is made, but not for the only packet that an RC
-    /// queue pair has in flight. When refused, the queue pair is held until
-    /// [`Node::retry_held`](crate::Node::retry_held).
+    /// knows? Asked before a packet of any service is made, but not for the only packet that a
+    /// reliable queue pair has in flight. When refused, the queue pair is held until
+    /// [`Node::retry_held`](crate::Node::retry_held), or until its ACK timer runs out while nothing in
+    /// flight asks for an ACK: then the packet leaves all the same, with AckReq.
     fn has_room(&mut self, to: Gid, slot: u16, bytes: u64) -> bool {
         let _ = (to, slot, bytes);
         true

@@ -13,6 +13,16 @@ use crate::limits::{PACKET_COST_BYTES, PSN_SPAN_MAX};
 use crate::node::Transmit;
 use crate::reasons::Reason;
 
+/// How the next packet may leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Leave {
+    /// Not before it is woken.
+    NotNow,
+    Freely,
+    /// Beyond what there is room for, if it asks for an ACK.
+    Asking,
+}
+
 impl Qp {
     /// The next request packet. Also carries out LOCAL_INV and binds, which need none.
     pub(crate) fn next_request<E: Env>(
@@ -118,14 +128,32 @@ impl Qp {
         sge::check(cx.env, pd, sges, is_target).map_err(local_reason)
     }
 
-    /// Room for one more packet of `cost` in flight? Answers with a wake-up arranged if not.
-    fn admit_forward<E: Env>(&mut self, cost: u64, cx: &mut Cx<'_, E>) -> bool {
-        if self.init.qp_type == QpType::Rc && !self.admit_reliable(cost, cx) {
-            return false;
+    /// May one more packet of `cost` leave? A wake-up is arranged if not.
+    ///
+    /// The only packet of a reliable queue pair always goes: its timer watches over the peer. Behind
+    /// packets of which none asks for an ACK one more goes whatever the windows are, and asks: they may
+    /// have shrunk since those left, neighbours may have filled them, and nothing else would draw the
+    /// ACK that opens them again. Room at the peer comes by itself, and is waited for until the timer
+    /// runs out.
+    fn admit_forward<E: Env>(&mut self, cost: u64, cx: &mut Cx<'_, E>) -> Leave {
+        let reliable = self.init.qp_type == QpType::Rc;
+        if reliable && self.sq.flight.packets == 0 {
+            return Leave::Freely;
         }
-        // The only packet of a reliable queue pair always goes: its timer watches over the peer.
-        self.init.qp_type == QpType::Rc && self.sq.flight.bytes == 0
-            || self.find_room(self.path.dgid, self.attr.dest_qp_num, cost, cx)
+        let (to, dest) = (self.path.dgid, self.attr.dest_qp_num);
+        let fits = !reliable || self.fits_windows(cost, cx);
+        if fits && has_room(to, dest, cost, cx) {
+            return Leave::Freely;
+        }
+        if reliable && self.sq.is_unheard() && (!fits || self.sq.overdue) {
+            return Leave::Asking;
+        }
+        if fits {
+            cx.core.held.push(self.index);
+        } else {
+            self.wait_for_window(cost, cx);
+        }
+        Leave::NotNow
     }
 
     /// Is there room at the peer's process? If not, this queue pair is held.
@@ -136,33 +164,40 @@ impl Qp {
         cost: u64,
         cx: &mut Cx<'_, E>,
     ) -> bool {
-        let bytes = cost.saturating_sub(PACKET_COST_BYTES);
-        let room = cx.env.has_room(to, dest.slot(), bytes);
+        let room = has_room(to, dest, cost, cx);
         if !room {
             cx.core.held.push(self.index);
         }
         room
     }
 
+    /// One more packet may be in flight, whatever it costs.
+    fn fits_packets<E: Env>(&self, cx: &Cx<'_, E>) -> bool {
+        self.sq.flight.packets < u64::from(cx.core.cfg.window_packets.max(1))
+    }
+
     /// Room for one more packet of `cost` in the windows?
-    fn admit_reliable<E: Env>(&mut self, cost: u64, cx: &mut Cx<'_, E>) -> bool {
-        let flight = self.sq.flight;
-        if flight.packets >= u64::from(cx.core.cfg.window_packets.max(1)) {
-            return false;
-        }
-        let Some(window) = self.peer.and_then(|id| cx.core.peers.window(id)) else {
-            return true;
-        };
-        let admitted = window.admits(flight.bytes, cost);
-        if !admitted {
+    fn fits_windows<E: Env>(&self, cost: u64, cx: &mut Cx<'_, E>) -> bool {
+        self.fits_packets(cx)
+            && self
+                .peer
+                .and_then(|id| cx.core.peers.window(id))
+                .is_none_or(|window| window.has_room(cost))
+    }
+
+    /// The windows have no room for `cost`: ours is reopened by our own ACKs, for the peer's we stand
+    /// in line.
+    fn wait_for_window<E: Env>(&mut self, cost: u64, cx: &mut Cx<'_, E>) {
+        if self.fits_packets(cx)
+            && let Some(window) = self.peer.and_then(|id| cx.core.peers.window(id))
+        {
             window.wait(self.index, cost, core::mem::take(&mut self.sq.served));
             self.sq.waits = true;
         }
-        admitted
     }
 
-    /// After a packet of `cost`, the window would hold up a full one: ask for an ACK now, or
-    /// nobody will ever reopen it.
+    /// After a packet of `cost`, the window would hold up a full one: ask for an ACK now, and it
+    /// reopens soonest.
     fn last_in_window<E: Env>(&mut self, cost: u64, cx: &mut Cx<'_, E>) -> bool {
         let flight = self.sq.flight;
         let next = cost + self.pmtu as u64 + PACKET_COST_BYTES;
@@ -170,7 +205,7 @@ impl Qp {
             || self
                 .peer
                 .and_then(|id| cx.core.peers.window(id))
-                .is_some_and(|window| !window.admits(1, next))
+                .is_some_and(|window| !window.has_room(next))
     }
 
     /// A packet of a SEND or WRITE, RC or UC.
@@ -181,12 +216,14 @@ impl Qp {
         let wqe = self.sq.current()?;
         let k = cursor - wqe.first;
         let (cost, last) = (wqe.cost(k, k + 1, pmtu), k + 1 == wqe.packets);
-        if !self.admit_forward(cost, cx) {
+        let leave = self.admit_forward(cost, cx);
+        if leave == Leave::NotNow {
             return None;
         }
         let every = cx.core.cfg.ack_request_every_packets;
         let ask = reliable
-            && (last || self.sq.unasked + 1 >= every || self.last_in_window(cost, cx)
+            && (last || leave == Leave::Asking || self.sq.overdue
+                || self.sq.unasked + 1 >= every || self.last_in_window(cost, cx)
                 // What comes next may come late, and the timer would not wait for it.
                 || self.pace.is_on());
         let psn = self.sq.psn(cursor);
@@ -209,6 +246,7 @@ impl Qp {
         let again = self.sent(1, cx);
         if reliable {
             self.sq.unasked = if ask { 0 } else { self.sq.unasked + 1 };
+            self.sq.overdue = false;
             self.sq.flight.packets += 1;
             self.sq.flight.bytes += cost;
             if let Some(window) = self.peer.and_then(|id| cx.core.peers.window(id)) {
@@ -314,6 +352,12 @@ impl Qp {
         cx.core.reads.take(PACKET_COST_BYTES);
         Some(self.transmit(header.frame_len(n), again))
     }
+}
+
+/// Is there room for a packet of `cost` at the peer's process?
+fn has_room<E: Env>(to: Gid, dest: Qpn, cost: u64, cx: &mut Cx<'_, E>) -> bool {
+    let bytes = cost.saturating_sub(PACKET_COST_BYTES);
+    cx.env.has_room(to, dest.slot(), bytes)
 }
 
 /// Opcodes (of RC) of a SEND or WRITE: First, Middle, Last, Only.

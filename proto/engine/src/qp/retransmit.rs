@@ -111,6 +111,13 @@ impl Qp {
         if !self.sq.outstanding() {
             return;
         }
+        if self.sq.is_unheard() {
+            // No answer is missing where none was asked for: the next packet is late, by lack of room
+            // at the peer or of a turn.
+            self.sq.overdue = true;
+            self.arm_ack_timer(cx);
+            return cx.core.ready.push(self.index);
+        }
         #[cfg(feature = "planted")]
         if cx.planted(crate::config::Planted::LostLastAckNeverRecovered)
             && self.sq.cursor == self.sq.nxt

@@ -162,6 +162,8 @@ pub(crate) struct SendQueue {
     pub(crate) waits: bool,
     /// Packets since one asked for an ACK.
     pub(crate) unasked: u32,
+    /// The timer ran out while nothing in flight asked for an ACK: the next packet has to.
+    pub(crate) overdue: bool,
     /// A READ was asked for again from here, in the middle of an earlier request: its answer
     /// begins anew here.
     pub(crate) resumed_at: Option<u64>,
@@ -187,6 +189,7 @@ impl SendQueue {
         self.nxt = 0;
         self.flight = Flight::default();
         self.unasked = 0;
+        self.overdue = false;
         self.resumed_at = None;
         self.nak_acted = None;
         self.unready = false;
@@ -224,9 +227,14 @@ impl SendQueue {
         self.cursor <= self.una
     }
 
+    /// Packets are in flight, and none of them asks for an ACK.
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.flight.packets != 0 && u64::from(self.unasked) >= self.flight.packets
+    }
+
     /// Has work, and need not wait until others had their turn at a budget.
     pub(crate) fn may_go_on(&self) -> bool {
-        self.has_work() && !self.waits
+        self.has_work() && (!self.waits || self.is_unheard())
     }
 
     /// Every started request is complete.
@@ -304,6 +312,7 @@ impl SendQueue {
         self.cursor = self.una;
         self.cur = self.base;
         self.unasked = 0;
+        self.overdue = false;
         core::mem::take(&mut self.flight)
     }
 }

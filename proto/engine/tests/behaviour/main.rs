@@ -8,6 +8,7 @@ mod chaos;
 mod congestion;
 mod dice;
 mod errors;
+mod liveness;
 mod moves;
 mod operations;
 mod pacing;

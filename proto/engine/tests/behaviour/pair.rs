@@ -332,9 +332,17 @@ impl Pair {
 
     /// Everything that a side has to send goes onto the wire.
     pub fn transmit(&mut self, side: usize) -> usize {
+        self.transmit_some(side, usize::MAX)
+    }
+
+    /// Up to so many packets go onto the wire.
+    pub fn transmit_some(&mut self, side: usize, most: usize) -> usize {
         let mut buf = vec![0xaa; rocebud_engine::limits::FRAME_BYTES_MAX];
         let mut sent = 0;
         loop {
+            if sent == most {
+                return sent;
+            }
             let Side { node, world, .. } = &mut self.side[side];
             let Some(tx) = node.poll_transmit(self.now, &mut buf, world) else {
                 return sent;

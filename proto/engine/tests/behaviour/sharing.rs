@@ -12,12 +12,12 @@ const FAR: u64 = START + 0x20_0000;
 const MIB: u32 = 1 << 20;
 
 /// The `n`th queue pair of a side.
-fn qpn(side: usize, n: u32) -> Qpn {
+pub fn qpn(side: usize, n: u32) -> Qpn {
     Qpn::new(QPN[side].value() + n)
 }
 
 /// `count` connected pairs of queue pairs between two nodes.
-fn many(count: u32, setup: Setup) -> Pair {
+pub fn many(count: u32, setup: Setup) -> Pair {
     let mut pair = Pair::bare(setup);
     for side in 0..2 {
         for n in 0..count {
@@ -38,7 +38,7 @@ fn many(count: u32, setup: Setup) -> Pair {
     pair
 }
 
-fn post(pair: &mut Pair, n: u32, wr: rocebud_objects::SendWr) {
+pub fn post(pair: &mut Pair, n: u32, wr: rocebud_objects::SendWr) {
     let now = pair.now;
     let side = &mut pair.side[0];
     side.node
