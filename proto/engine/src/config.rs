@@ -5,9 +5,9 @@ use crate::limits;
 /// Settings of a node. Every field may be changed between two calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeConfig {
-    /// Send and write packets that one RC queue pair may have unacknowledged. 1 and up.
+    /// Send and write packets that one RC or XRC queue pair may have unacknowledged. 1 and up.
     pub window_packets: u32,
-    /// Bytes (payload plus a charge per packet) that all RC queue pairs together may have
+    /// Bytes (payload plus a charge per packet) that all RC and XRC queue pairs together may have
     /// unacknowledged at one peer process: (peer address, upper 12 bits of its QPN). A queue pair
     /// with nothing in flight may always send one packet, and so may one of which nothing in flight
     /// asks for an ACK. Used until [`Node::set_peer_window`](crate::Node::set_peer_window) says

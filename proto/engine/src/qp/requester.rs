@@ -136,7 +136,7 @@ impl Qp {
     /// ACK that opens them again. Room at the peer comes by itself, and is waited for until the timer
     /// runs out.
     fn admit_forward<E: Env>(&mut self, cost: u64, cx: &mut Cx<'_, E>) -> Leave {
-        let reliable = self.init.qp_type == QpType::Rc;
+        let reliable = self.init.qp_type.is_reliable();
         if reliable && self.sq.flight.packets == 0 {
             return Leave::Freely;
         }

@@ -1,12 +1,15 @@
 //! Extended reliable connections: packets name the receive queue, and everything hangs on it.
 
+use rocebud_engine::NodeConfig;
 use rocebud_objects::{
     Access, AttrMask, CqId, EventKind, PdId, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr,
     SendOp, SendWr, Sge, SrqAttr, SrqId, SrqInit, Wc, WcFlags, WcStatus, XrcSrq, XrcdId,
 };
 use rocebud_wire::{LKey, Opcode, RKey};
 
-use crate::pair::{CQ, Fate, PD, Pair, QPN, START, Setup, everything, region, remote, sge, wr};
+use crate::pair::{
+    CQ, Fate, PD, Pair, QPN, START, Setup, everything, gids, region, remote, sge, wr,
+};
 
 const FAR: u64 = START + 0x10_0000;
 const OK: WcStatus = WcStatus::Success;
@@ -120,6 +123,43 @@ fn sends_land_in_the_queue_that_every_packet_names() {
     assert_eq!(wcs[1].wc_flags, WcFlags::WITH_IMM);
     let answers: Vec<_> = pair.log.iter().filter(|f| f.from == 1).collect();
     assert!(answers.iter().all(|f| f.is(Opcode::XRC_ACKNOWLEDGE)));
+}
+
+#[test]
+fn requests_keep_to_the_windows_and_wait_for_no_timer() {
+    for (window_packets, peer_window_bytes, at_once) in [
+        (128, 10 * (1024 + 512), 10),
+        (7, 1 << 20, 7),
+        (128, 0, 1), // the only packet always goes
+    ] {
+        let cfg = NodeConfig {
+            window_packets,
+            peer_window_bytes,
+            ..NodeConfig::default()
+        };
+        // Without a timeout nothing but an answer moves it.
+        let mut pair = xrc(Setup {
+            cfg,
+            timeout: 0,
+            ..Setup::default()
+        });
+        let remote = there(FAR);
+        post(&mut pair, 0, SendOp::Write { remote }, 200 * 1024);
+        assert_eq!(pair.transmit(0), at_once);
+        pair.run();
+        assert_eq!(pair.results(0), [(0, OK)]);
+    }
+    let mut pair = xrc(Setup {
+        timeout: 0,
+        ..Setup::default()
+    });
+    let remote = there(FAR);
+    post(&mut pair, 0, SendOp::Write { remote }, 200 * 1024);
+    pair.transmit_some(0, 3);
+    let slot = QPN[1].slot();
+    pair.side[0].node.set_peer_window(gids()[1], slot, 0);
+    pair.run();
+    assert_eq!(pair.results(0), [(0, OK)]);
 }
 
 #[test]
