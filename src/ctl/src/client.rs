@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::channel::{self, Received};
 use crate::cm::{CmAnswer, CmRequest};
-use crate::error::{CtlError, ErrorKind};
+use crate::error::{CtlError, ErrorKind, too_many_files};
 use crate::fds;
 use crate::limits::{ANSWER_WAIT, BUSY_WAIT, CM_ANSWER_BYTES_MAX, MESSAGE_BYTES_MAX};
 use crate::messages::{self, Announcement, Answer, Hello, Refusal, Request, Role, Welcome};
@@ -411,8 +411,10 @@ fn is_busy(pid: u32) -> bool {
 fn too_few_fds() -> CtlError {
     CtlError::new(
         ErrorKind::Descriptors,
-        "the daemon's descriptors could not all be received: raise this program's limit of open \
-         files (ulimit -n)",
+        format!(
+            "the daemon's descriptors could not all be received: {}",
+            too_many_files()
+        ),
     )
 }
 

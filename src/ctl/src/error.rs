@@ -5,6 +5,8 @@ use std::fmt;
 use rocebud_objects::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::limits::DAEMON_FILES_MIN;
+
 /// What went wrong, for callers that act on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ErrorKind {
@@ -50,12 +52,9 @@ impl CtlError {
     /// An error of the operating system while doing `what`.
     pub fn os(what: &str, error: impl Into<std::io::Error>) -> Self {
         let error: std::io::Error = error.into();
-        match error.raw_os_error().map(Errno) {
-            Some(Errno::EMFILE | Errno::ENFILE) => Self::new(
-                ErrorKind::Descriptors,
-                format!("{what}: {error}: raise the limit of open files (ulimit -n)"),
-            ),
-            _ => Self::new(ErrorKind::Os, format!("{what}: {error}")),
+        match no_descriptors(&error) {
+            Some(why) => Self::new(ErrorKind::Descriptors, format!("{what}: {why}")),
+            None => Self::new(ErrorKind::Os, format!("{what}: {error}")),
         }
     }
 
@@ -90,3 +89,42 @@ impl fmt::Display for CtlError {
 }
 
 impl std::error::Error for CtlError {}
+
+/// Whose limit of open files an error is about, and what to do; `None` for errors of another kind.
+#[must_use]
+pub fn no_descriptors(error: &std::io::Error) -> Option<String> {
+    match error.raw_os_error().map(Errno) {
+        Some(Errno::EMFILE) => Some(too_many_files()),
+        Some(Errno::ENFILE) => Some(
+            "the system has as many open files as it may (sysctl fs.file-max): end some programs, or raise it"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// For a process that has as many descriptors as it may.
+pub(crate) fn too_many_files() -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.map_or_else(|| "not known".to_owned(), |limit| limit.to_string());
+    format!(
+        "this program's limit of open files is {limit}, and that many are open: beside its own, a program \
+         needs about 20 for its first queue pair and 11 for each further 4096; raise the limit (`ulimit -n`)"
+    )
+}
+
+/// A daemon cannot do with the limit that it inherits.
+pub fn too_few_for_a_daemon() -> Result<(), CtlError> {
+    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    match limits.maximum {
+        Some(limit) if limit < DAEMON_FILES_MIN => Err(CtlError::new(
+            ErrorKind::Descriptors,
+            format!(
+                "a rocebud daemon that starts here has this program's hard limit of open files, {limit}, and \
+                 needs {DAEMON_FILES_MIN} at least: raise it (`ulimit -Hn`), or run `rocebud daemon` first \
+                 where it is higher"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}

@@ -28,7 +28,7 @@ pub mod status;
 
 pub use client::{Client, Notice, SlotGrant};
 pub use device::{DeviceInfo, DeviceList, GidEntry};
-pub use error::{CtlError, ErrorKind};
+pub use error::{CtlError, ErrorKind, no_descriptors, too_few_for_a_daemon};
 pub use ledger::{Ledger, Line};
 pub use page::PageSet;
 pub use peers::{Herald, PeerHint, PeerNews, PeerWord};

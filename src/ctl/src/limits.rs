@@ -26,6 +26,10 @@ pub const QPNS_PER_SLOT: usize = 4096;
 /// different queue pairs spread over receive queues and are not merged with each other.
 pub const SEND_SOCKETS_PER_SLOT: usize = 4;
 
+/// Open files that a daemon needs: twenty of its own, and a dozen for a moment with each slot that it gives.
+/// With more programs it needs more, four each, and says so.
+pub const DAEMON_FILES_MIN: u64 = 64;
+
 /// How long a request may wait for its answer before the daemon counts as hung.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(5);
 

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 use crate::channel::wait_readable;
 use crate::client::silent;
-use crate::error::{CtlError, ErrorKind};
+use crate::error::{CtlError, ErrorKind, too_few_for_a_daemon};
 use crate::limits::{BUSY_WAIT, GREETING_WAIT, START_WAIT, STRANGER_WAIT};
 use crate::messages::{self, Role};
 use crate::{Client, fds, spawn};
@@ -296,6 +296,7 @@ pub fn control_socket() -> Result<OwnedFd, CtlError> {
 /// starter was faster.
 fn start_daemon(deadline: Instant) -> Result<Vec<String>, CtlError> {
     let program = spawn::find_program()?;
+    too_few_for_a_daemon()?;
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|error| CtlError::os("making a pipe", error))?;
     spawn::spawn_daemon(&program, &write)

@@ -472,9 +472,11 @@ fn limit(message: String) -> Refused {
 
 fn os(what: &str, error: io::Error) -> Refused {
     let (kind, hint) = match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => {
-            (ErrorKind::Limit, ": raise the daemon's limit of open files")
-        }
+        Some(libc::EMFILE | libc::ENFILE) => (
+            ErrorKind::Limit,
+            ": it serves as many programs as its limit of open files allows, which it has from whoever \
+             started it: end some, or start `rocebud daemon` where that is higher (`ulimit -Hn`)",
+        ),
         _ => (ErrorKind::Os, ""),
     };
     Refused::With(CtlError::new(

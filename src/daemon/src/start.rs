@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rocebud_ctl::{
-    CtlError, ErrorKind, SYSTEM_SOCKET, SocketName, report_start, settings, user_socket_name,
+    CtlError, ErrorKind, SYSTEM_SOCKET, SocketName, report_start, settings, too_few_for_a_daemon,
+    user_socket_name,
 };
 use rustix::process::{Resource, Rlimit};
 
@@ -90,6 +91,7 @@ fn positions_max() -> usize {
 /// Takes the name, the namespace and the port. `None`: another daemon serves already, which is
 /// fine for an automatic one.
 fn start(name: &SocketName, auto: bool, remarks: Vec<String>) -> Result<Option<Server>, CtlError> {
+    too_few_for_a_daemon()?;
     let listener = match control::claim(name)? {
         Claim::Won(listener) => listener,
         Claim::Taken if auto => return Ok(None),

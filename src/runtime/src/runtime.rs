@@ -300,7 +300,8 @@ impl Runtime {
     /// ENODEV: it is gone. EMFILE: no descriptor left.
     pub fn open(&self, ifindex: u32) -> Result<Arc<ContextShared>, Misuse> {
         self.check()?;
-        let context = ContextShared::new(ifindex).map_err(no_descriptor)?;
+        let context =
+            ContextShared::new(ifindex).map_err(|e| no_descriptor("opening a device", &e))?;
         let context = Arc::new(context);
         let mut contexts = lock(&self.contexts);
         contexts.retain(|c| c.strong_count() != 0);
@@ -466,7 +467,8 @@ impl Runtime {
         if self.is_dead() {
             return Err(DEAD);
         }
-        core.add_slot(grant).map_err(no_descriptor)?;
+        core.add_slot(grant)
+            .map_err(|e| no_descriptor("taking queue pair numbers", &e))?;
         let sockets = core.sockets();
         for fd in core.all_fds() {
             fork::forget(fd);
@@ -548,7 +550,11 @@ impl Runtime {
     }
 }
 
-pub(crate) fn no_descriptor(error: std::io::Error) -> Misuse {
+/// The system gave no descriptor; `what` asked for one. Who may have no more is told.
+pub(crate) fn no_descriptor(what: &'static str, error: &std::io::Error) -> Misuse {
+    if let Some(why) = rocebud_ctl::no_descriptors(error) {
+        log::line(Level::Error, format_args!("{what}: {why}"));
+    }
     Misuse::new(
         Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
         "the system gave no descriptor: raise this program's limit of open files (ulimit -n)",

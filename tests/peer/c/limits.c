@@ -119,22 +119,47 @@ static int starved(int spare)
 	return failures ? 2 : at != NULL;
 }
 
+/* Hands on what a child says on standard error. Whether it named its limit, with the number. */
+static int tells_of_the_limit(int fd)
+{
+	char text[4096];
+	size_t n = 0;
+	for (ssize_t got; n < sizeof text - 1 && (got = read(fd, text + n, sizeof text - 1 - n)) > 0;)
+		n += (size_t)got;
+	close(fd);
+	text[n] = 0;
+	fputs(text, stderr);
+	const char *at = strstr(text, "limit of open files is ");
+	return at && atoi(at + strlen("limit of open files is ")) > 0;
+}
+
 /* Each number of spare descriptors in a process of its own, from none to enough. */
 static void every_shortage_of_descriptors_is_an_errno(void)
 {
-	int spare = 0, worked = 0;
+	int spare = 0, worked = 0, short_of = 0, told = 0;
 	for (; spare < 64 && worked < 3; spare++) {
-		int status;
+		int status, said[2];
+		if (pipe(said))
+			DIE("pipe");
 		pid_t child = fork();
-		if (child == 0)
+		if (child == 0) {
+			dup2(said[1], 2);
+			close(said[0]);
+			close(said[1]);
 			_exit(starved(spare));
+		}
+		close(said[1]);
+		int line = tells_of_the_limit(said[0]);
 		waitpid(child, &status, 0);
+		short_of += WIFEXITED(status) && WEXITSTATUS(status) == 1;
+		told += WIFEXITED(status) && WEXITSTATUS(status) == 1 && line;
 		if (!WIFEXITED(status) || WEXITSTATUS(status) > 1)
 			FAIL("%d descriptors left: %s %d", spare, WIFEXITED(status) ? "exit status" : "signal",
 			     WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 		worked = WIFEXITED(status) && WEXITSTATUS(status) == 0 ? worked + 1 : 0;
 	}
 	printf("   %d descriptors are enough for a program with one of each\n", spare - 3);
+	printf("   %d programs were short of them, %d told\n", short_of, told);
 	if (!worked)
 		FAIL("%d descriptors are not enough", spare);
 }

@@ -140,8 +140,18 @@ fn descriptors() -> Outcome {
         let args = ["-d", &host.device(), "-c", case];
         let said = host.rocebud(&path, &args).limit(120).run()?.succeeded()?;
         tell(&said);
-        let told = said.lines().any(|l| l.contains("limit of open files"));
-        ensure(told, || format!("no line tells what to raise:\n{said}"))?;
+        let line = said
+            .lines()
+            .find(|l| l.contains("programs were short of them"));
+        let numbers: Vec<u32> = line
+            .unwrap_or_default()
+            .split_ascii_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let told = matches!(numbers[..], [short, told] if short != 0 && short == told);
+        ensure(told, || {
+            format!("not each program tells what to raise:\n{said}")
+        })?;
     }
     Ok(())
 }

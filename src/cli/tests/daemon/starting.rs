@@ -8,7 +8,8 @@ use rocebud_ctl::Client;
 use rocebud_ctl::messages::Role;
 
 use crate::world::{
-    NOBODY, SystemDaemon, actor, as_nobody, connect, enter, output, rocebud, status, text, wait,
+    NOBODY, ROCEBUD, SystemDaemon, actor, as_nobody, connect, enter, output, rocebud, status, text,
+    wait,
 };
 
 #[test]
@@ -249,6 +250,41 @@ fn a_daemon_ends_on_a_signal_and_its_clients_are_told() {
     assert!(client.take_slot().is_err());
     // The next program starts the next daemon.
     assert!(connect().devices().is_ok());
+}
+
+/// A daemon inherits what its starter may have. Whose limit it is, how much is needed, and what to do.
+#[test]
+fn a_limit_of_open_files_that_is_too_small_for_a_daemon_is_told() {
+    if !enter() {
+        return;
+    }
+    for (limit, run) in [
+        (6, "devices"),
+        (12, "devices"),
+        (18, "devices"),
+        (40, "devices"),
+        (12, "daemon"),
+        (40, "daemon"),
+    ] {
+        let mut command = std::process::Command::new("prlimit");
+        command
+            .arg(format!("--nofile={limit}:{limit}"))
+            .args([ROCEBUD, run]);
+        let (ok, _, err) = output(&mut command);
+        let told = err.contains(&format!("limit of open files, {limit}"))
+            && err.contains("needs 64")
+            && err.contains("ulimit -Hn");
+        assert!(!ok && told && err.lines().count() == 1, "{limit}: {err}");
+    }
+    // Only the soft limit is small: the daemon raises its own, and the program says how much itself needs.
+    let mut command = std::process::Command::new("prlimit");
+    command.args(["--nofile=4:", ROCEBUD, "devices"]);
+    let (ok, _, err) = output(&mut command);
+    assert!(!ok && err.contains("limit of open files is 4"), "{err}");
+    assert!(
+        err.contains("about 20") && err.contains("`ulimit -n`"),
+        "{err}"
+    );
 }
 
 #[test]

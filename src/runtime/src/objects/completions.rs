@@ -18,7 +18,9 @@ impl Runtime {
     /// EMFILE: no descriptor left.
     pub fn create_channel(&self, context: &ContextShared) -> Result<Arc<CompChannel>, Misuse> {
         self.check()?;
-        context.new_channel().map_err(no_descriptor)
+        context
+            .new_channel()
+            .map_err(|e| no_descriptor("making a completion channel", &e))
     }
 
     /// A completion queue. Sizes were checked by the layer above.

@@ -9,7 +9,7 @@ use rocebud_wire::Gid;
 
 use crate::context::QpShared;
 use crate::core::Core;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, no_descriptor};
 use crate::sync::lock;
 
 impl Runtime {
@@ -69,6 +69,7 @@ impl Runtime {
 /// Why a group was not joined, in the words of verbs.
 fn not_joined(error: &io::Error) -> Misuse {
     match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => no_descriptor("joining a group", error),
         Some(libc::ENOBUFS) => Misuse::new(
             Errno::ENOMEM,
             "attach_mcast: as many groups as a process may join; raise net.ipv4.igmp_max_memberships \

@@ -20,7 +20,7 @@ use crate::context::{ContextShared, QpHandle, QpShared};
 use crate::core::{Core, now};
 use crate::cq::Cq;
 use crate::objects::PostError;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, no_descriptor};
 use crate::sync::lock;
 
 /// Rules of a process.
@@ -491,6 +491,7 @@ fn refused(error: std::io::Error) -> Misuse {
             Errno::EOPNOTSUPP,
             "this system has no packet sockets, or does not let this program know of them",
         ),
+        Some(libc::EMFILE | libc::ENFILE) => no_descriptor("opening a packet socket", &error),
         Some(errno) => Misuse::new(Errno(errno), "the system gave no packet socket"),
         None => Misuse::new(Errno::EIO, "the system gave no packet socket"),
     }
