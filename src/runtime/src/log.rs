@@ -25,6 +25,13 @@ pub fn line(at: Level, what: fmt::Arguments<'_>) {
     }
 }
 
+/// The error line of who may have no more descriptors, or of a system that has none; other errors are not told.
+pub fn shortage(what: &str, error: &std::io::Error) {
+    if let Some(why) = rocebud_ctl::no_descriptors(error) {
+        line(Level::Error, format_args!("{what}: {why}"));
+    }
+}
+
 fn say(what: fmt::Arguments<'_>) {
     crate::sys::say(format!("rocebud: {what}\n").as_bytes());
 }

@@ -551,10 +551,8 @@ impl Runtime {
 }
 
 /// The system gave no descriptor; `what` asked for one. Who may have no more is told.
-pub(crate) fn no_descriptor(what: &'static str, error: &std::io::Error) -> Misuse {
-    if let Some(why) = rocebud_ctl::no_descriptors(error) {
-        log::line(Level::Error, format_args!("{what}: {why}"));
-    }
+pub(crate) fn no_descriptor(what: &str, error: &std::io::Error) -> Misuse {
+    log::shortage(what, error);
     Misuse::new(
         Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
         "the system gave no descriptor: raise this program's limit of open files (ulimit -n)",

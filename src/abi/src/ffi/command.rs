@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rocebud_objects::Misuse;
+use rocebud_verbs::log;
 
 use super::boundary::{Outcome, last_errno};
 use super::types::ibv_device;
@@ -40,8 +41,13 @@ pub(crate) fn make() -> Outcome<c_int> {
     // SAFETY: the name ends with NUL.
     let fd = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
+        let errno = last_errno();
+        log::shortage(
+            "opening a device",
+            &std::io::Error::from_raw_os_error(errno.0),
+        );
         return Err(Misuse::new(
-            last_errno(),
+            errno,
             "no descriptor is left for the device's cmd_fd",
         ));
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rocebud_objects::{Errno, Misuse};
+use rocebud_verbs::log;
 
 use super::super::boundary::{Arg, MinusOne, NULL, Outcome, enter, last_errno};
 use super::super::sleep::{Call, Sleepy, enter_sleeping};
@@ -68,7 +69,9 @@ impl Set {
         // SAFETY: takes no pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | (flags & libc::EPOLL_CLOEXEC)) };
         if fd < 0 {
-            return Err(Misuse::new(last_errno(), "no descriptor for the set"));
+            let errno = last_errno();
+            log::shortage("repoll_create", &std::io::Error::from_raw_os_error(errno.0));
+            return Err(Misuse::new(errno, "no descriptor for the set"));
         }
         Ok(Arc::new(Self {
             // SAFETY: opened just now.
