@@ -556,6 +556,15 @@ impl Node {
         self.core.ready.is_empty() && self.qps.iter().all(Qp::is_idle)
     }
 
+    /// A queue pair that has something to send, or misses an answer, and that neither an answer it
+    /// asked for, a timer of its own (but the ACK timer), nor its turn will bring on. There is none
+    /// between two calls, whatever peers and windows do: for tests.
+    #[must_use]
+    pub fn forgotten(&self) -> Option<Qpn> {
+        let mut qps = self.qps.iter();
+        qps.find(|qp| qp.is_forgotten(&self.core)).map(|qp| qp.qpn)
+    }
+
     /// Bytes that are charged against the receive buffers of all peers, and (for READ responses)
     /// against our own. Both are 0 when nothing is in flight; what stayed would be lost window.
     #[must_use]

@@ -47,6 +47,11 @@ impl Ready {
         }
     }
 
+    /// `index` is in it.
+    pub(crate) fn has(&self, index: Index) -> bool {
+        self.queued.get(index as usize) == Some(&true)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -83,6 +83,12 @@ impl Timers {
         None
     }
 
+    /// A queue pair has a deadline.
+    pub(crate) fn is_set(&self, index: Index) -> bool {
+        let slot = self.slots.get(index as usize);
+        slot.is_some_and(|slot| slot.deadline.is_some())
+    }
+
     /// No deadline is earlier than this. May be earlier than the first real one.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|&Reverse((at, _))| at)

@@ -227,11 +227,12 @@ impl Fabric {
     /// Does what comes next.
     pub fn step(&mut self, tap: &mut dyn Tap) -> Step {
         let Some((time, next)) = self.next() else {
+            (0..self.hosts.len()).for_each(|at| self.check_liveness(HostId(at)));
             return Step::Idle;
         };
         self.now = self.now.max(time);
         self.stats.steps += 1;
-        match next {
+        let step = match next {
             Next::Queue => self.step_queue(),
             Next::Timeout(index) => {
                 let host = &mut self.hosts[index];
@@ -249,6 +250,17 @@ impl Fabric {
                 self.transmit(HostId(index), tap);
                 Step::Host(HostId(index))
             }
+        };
+        if let Step::Host(id) = step {
+            self.check_liveness(id);
+        }
+        step
+    }
+
+    /// Whatever the network does, no queue pair waits for what cannot come.
+    fn check_liveness(&self, id: HostId) {
+        if let Some(qpn) = self.hosts[id.0].node.forgotten() {
+            panic!("{qpn} of {id:?} has work, and nothing will bring it on");
         }
     }
 

@@ -6,8 +6,9 @@
 //!
 //! * always: no panic; nothing written beside a region; a completion for each request at most
 //!   once, in order, in the right queue; none after RESET or destroy; after ERR nothing is left
-//!   outstanding; a refused call changes nothing; when faults have ended everything ends; no
-//!   window stays charged.
+//!   outstanding; a refused call changes nothing; no queue pair waits for what cannot come (the
+//!   network asks after every step); when faults have ended everything ends; no window stays
+//!   charged.
 //! * between two queue pairs that nobody has lied to: the bytes are right, each message arrives
 //!   once and in order, atomics happen once, and an error needs a reason.
 //!

@@ -8,7 +8,7 @@
 //! * `responder`: order of the peer's requests; `execute`: carrying them out; `replay`:
 //!   duplicates; `answers`: what goes back; `receive`: receive requests in use; `parked`:
 //!   unreliable messages that wait for one.
-//! * `flush`: errors and the end of a queue pair.
+//! * `flush`: errors and the end of a queue pair; `waits`: what keeps it going.
 
 mod answers;
 mod completer;
@@ -30,6 +30,7 @@ mod sq;
 pub mod state;
 mod uc;
 mod ud;
+mod waits;
 mod xrc;
 
 use alloc::collections::VecDeque;

@@ -411,6 +411,9 @@ impl Pair {
     /// False if there is nothing to wait for.
     pub fn step(&mut self) -> bool {
         let sent = self.transmit(0) + self.transmit(1);
+        for side in &self.side {
+            assert_eq!(side.node.forgotten(), None, "nothing will bring it on");
+        }
         let due = self.wire.front().map(|(at, _)| *at);
         let timer = self.side.iter().filter_map(|s| s.node.next_timeout()).min();
         if due.is_none() && self.side.iter().all(|s| s.node.quiescent()) {
@@ -426,6 +429,7 @@ impl Pair {
         }
         for Side { node, world, .. } in &mut self.side {
             node.on_timeout(self.now, world);
+            assert_eq!(node.forgotten(), None, "nothing will bring it on");
         }
         true
     }
