@@ -4,6 +4,7 @@ use rocebud_objects::{AttrMask, EventKind, Misuse, Path, QpAttr, QpState, QpType
 use rocebud_wire::{source_port, ud_source_port};
 
 use super::Qp;
+use super::sq::Timer;
 use super::state::{find_move, ignored};
 use crate::cx::Cx;
 use crate::env::Env;
@@ -204,6 +205,10 @@ impl Qp {
             _ => source_port(self.path.flow_label, self.qpn, self.attr.dest_qp_num),
         };
         self.reload_retries();
+        let may_run = matches!(self.sq.timer, Timer::Off | Timer::Ack { .. });
+        if has(AttrMask::TIMEOUT) && self.sq.outstanding() && may_run {
+            self.arm_ack_timer(cx);
+        }
     }
 
     /// Joins the budget of the peer's process.

@@ -272,6 +272,12 @@ impl Qp {
         again
     }
 
+    /// READs and atomics that may be outstanding. What was begun has to end, even if there may be none
+    /// from now on.
+    fn reads_max(&self) -> u64 {
+        u64::from(self.attr.max_rd_atomic.max(1))
+    }
+
     /// A READ request, for the rest of the chunk that the cursor is in.
     fn send_read<E: Env>(&mut self, buf: &mut [u8], cx: &mut Cx<'_, E>) -> Option<Transmit> {
         let (cursor, una, pmtu) = (self.sq.cursor, self.sq.una, self.pmtu as u64);
@@ -287,9 +293,7 @@ impl Qp {
             return None;
         };
         let resumed = k % wqe.chunk.max(1) != 0;
-        if flight.reads >= u64::from(self.attr.max_rd_atomic)
-            || cursor + (end - k) > una + PSN_SPAN_MAX
-        {
+        if flight.reads >= self.reads_max() || cursor + (end - k) > una + PSN_SPAN_MAX {
             return None;
         }
         if !cx.core.reads.admits(flight.read_bytes, cost) {
@@ -322,7 +326,7 @@ impl Qp {
     /// An atomic, ATOMIC WRITE or FLUSH.
     fn send_single<E: Env>(&mut self, buf: &mut [u8], cx: &mut Cx<'_, E>) -> Option<Transmit> {
         let (pd, qp_type) = (self.init.pd, self.init.qp_type);
-        if self.sq.flight.reads >= u64::from(self.attr.max_rd_atomic) {
+        if self.sq.flight.reads >= self.reads_max() {
             return None;
         }
         let bth = self.bth(Opcode(0), self.sq.psn(self.sq.cursor));

@@ -2,7 +2,7 @@
 //! goes on, without the help of a timer.
 
 use rocebud_engine::{Node, NodeConfig};
-use rocebud_objects::{SendOp, WcStatus};
+use rocebud_objects::{AttrMask, QpAttr, QpState, SendOp, WcStatus};
 
 use crate::pair::{Fate, Frame, Pair, QPN, START, Setup, Side, gids, remote, sge, wr};
 use crate::sharing::{many, post, qpn};
@@ -142,4 +142,49 @@ fn a_packet_that_comes_late_behind_those_costs_no_retry() {
         assert!(is_done(&mut pair), "behind {sent} packets");
         assert!(!is_resent(&pair), "behind {sent} packets");
     }
+}
+
+/// What a program may change of a queue pair that drains reaches requests that were begun.
+#[test]
+fn a_bound_of_reads_that_comes_down_under_way_does_not_stop_what_was_begun() {
+    for timeout in [0, 14] {
+        let mut pair = Pair::new(Setup {
+            timeout,
+            rd_atomic: 1,
+            ..Setup::default()
+        });
+        let read = SendOp::Read {
+            remote: remote(FAR),
+        };
+        pair.post(0, wr(0, read, &[sge(START, 100 * PACKET)]))
+            .unwrap();
+        pair.transmit(0);
+        pair.set_state(0, QpState::Sqd).unwrap();
+        pair.modify(0, &QpAttr::default(), AttrMask::MAX_QP_RD_ATOMIC)
+            .unwrap();
+        pair.run();
+        assert_eq!(pair.results(0), [(0, WcStatus::Success)]);
+    }
+}
+
+#[test]
+fn a_timeout_that_is_given_under_way_watches_over_what_was_lost_before() {
+    let mut pair = Pair::new(Setup {
+        timeout: 0,
+        ..Setup::default()
+    });
+    pair.rule(|_| Fate::Drop);
+    pair.post(0, wr(0, SendOp::Send, &[])).unwrap();
+    pair.recv(1, 9, &[]).unwrap();
+    pair.transmit(0);
+    pair.rule(|_| Fate::Deliver);
+    pair.set_state(0, QpState::Sqd).unwrap();
+    let timeout = 14;
+    let attr = QpAttr {
+        timeout,
+        ..QpAttr::default()
+    };
+    pair.modify(0, &attr, AttrMask::TIMEOUT).unwrap();
+    pair.run();
+    assert_eq!(pair.results(0), [(0, WcStatus::Success)]);
 }
