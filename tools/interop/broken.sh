@@ -205,6 +205,27 @@ begin "the disk for the result is full" && {
     run "${own[@]}" --only "$one" --json /dev/full
     ends 2 "--json /dev/full: No space left on device"
 }
+begin "the cache is read-only and has everything" && {
+    cache
+    run unshare -m sh -c 'mount --bind "$1" "$1"; mount -o remount,bind,ro "$1"; shift; exec "$@"' \
+        sh "$work/cache" "${rxe[@]}" --only "$one"
+    ends 0 "1 passed, 0 failed"
+}
+begin "the cache is read-only and lacks something" && {
+    cache "image-*"
+    run unshare -m sh -c 'mount --bind "$1" "$1"; mount -o remount,bind,ro "$1"; shift; exec "$@"' \
+        sh "$work/cache" "${rxe[@]}" --only "$one"
+    ends 2 "the cache $work/cache (ROCEBUD_INTEROP_CACHE names another place)" "Read-only file system"
+}
+begin "the matrix has no end" && {
+    run bash -c 'ulimit -v 4000000; exec "$@"' sh "${own[@]}" --matrix /dev/zero
+    ends 2 "--matrix /dev/zero" "1 MiB"
+}
+begin "the matrix is no text" && {
+    printf '\377\376' >"$work/matrix"
+    run "${own[@]}" --matrix "$work/matrix"
+    ends 2 "--matrix $work/matrix"
+}
 begin "no root" && {
     run setpriv --reuid 65534 --clear-groups "${rxe[@]}"
     ends 2 "by root only: use sudo"
@@ -252,6 +273,27 @@ begin "an agent is killed while cells run" && {
     done
     ended
     ends 1 "the agent ended" "1 failed, 0 skipped"
+}
+begin "the responder's agent is killed while the requester waits for it" && {
+    sed -i 's/requesters = .*/requesters = ["ours"]/' "$long"
+    start "${own[@]}" --matrix "$long" --only "!probes !programs"
+    until_says "rocebud in two namespaces"
+    sleep 1
+    for p in $(left); do
+        grep -qz 'rocebud-interop-agent$' "/proc/$p/cmdline" || continue
+        [ "$(ip netns identify "$p")" = "rbi${pid}n1" ] || continue
+        kill -STOP "$p"
+        sleep 1
+        kill -9 "$p"
+        at=$SECONDS
+        break
+    done
+    until_says "the agent ended"
+    told=$((SECONDS - at))
+    kill $pid
+    ended
+    ends 143 "the agent ended"
+    [ $told -le 5 ] || wrong "it was told after $told s"
 }
 begin "the guest's agent is killed while cells run" && {
     start "${rxe[@]}" --matrix "$long" --only "!probes !programs"

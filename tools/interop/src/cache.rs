@@ -45,19 +45,31 @@ pub fn blame(cache: &Path, error: &Error) -> Error {
 /// Held while something in the cache is made; others wait.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    _file: Option<File>,
 }
 
-/// Waits until nobody else makes something in the cache.
+/// Waits until nobody else makes something in the cache. Where this process may not write what is there can
+/// be used all the same, and whoever may write there and makes something is waited for, if he shows.
 ///
 /// # Errors
-/// The lock file cannot be made.
+/// The lock file cannot be made, or locked.
 pub fn lock(cache: &Path) -> Result<Lock> {
     let path = cache.join("lock");
-    let file = File::create(&path).doing(|| format!("{}", path.display()))?;
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)
-        .doing(|| format!("locking {}", path.display()))?;
-    Ok(Lock { _file: file })
+    let made = match File::create(&path) {
+        Err(error) if is_closed(&error) => File::open(&path).ok(),
+        made => Some(made.doing(|| format!("{}", path.display()))?),
+    };
+    if let Some(file) = &made {
+        rustix::fs::flock(file, rustix::fs::FlockOperation::LockExclusive)
+            .doing(|| format!("locking {}", path.display()))?;
+    }
+    Ok(Lock { _file: made })
+}
+
+/// Nothing can be written there.
+fn is_closed(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    [PermissionDenied, ReadOnlyFilesystem].contains(&error.kind())
 }
 
 /// A name for these contents: FNV-1a, 64 bits. It tells versions apart, nothing more.

@@ -82,10 +82,12 @@ impl Pair {
     /// # Errors
     /// One does not answer.
     pub fn meet(bench: &Bench) -> Result<Self> {
-        Ok(Self {
-            ours: bench.ours.session()?,
-            theirs: bench.theirs.session()?,
-        })
+        Ok(Self::of(bench.ours.session()?, bench.theirs.session()?))
+    }
+
+    fn of(mut ours: Session, mut theirs: Session) -> Self {
+        ours.join(&mut theirs);
+        Self { ours, theirs }
     }
 
     /// (requester, responder)
@@ -222,10 +224,7 @@ fn finish(pair: &mut Pair, cell: &Cell) -> Result<()> {
 
 /// A cell whose packet our own end loses: an agent of ours for it alone, since its library reads the rule when it starts.
 fn losing(bench: &Bench, cell: &Cell, rules: &str) -> Result<()> {
-    let mut pair = Pair {
-        ours: bench.ours.losing(rules)?,
-        theirs: bench.theirs.session()?,
-    };
+    let mut pair = Pair::of(bench.ours.losing(rules)?, bench.theirs.session()?);
     connect(bench, &mut pair, cell)?;
     traffic(&mut pair, cell)?;
     let lost = match pair.ours.pid() {

@@ -61,7 +61,7 @@ fn test(args: TestArgs) -> Result<u8> {
     netns::sweep();
     cleanup::on_signals()?;
     let matrix = match &args.matrix {
-        Some(path) => std::fs::read_to_string(path).doing(|| path.display().to_string())?,
+        Some(path) => matrix::read(path).doing(|| format!("--matrix {}", path.display()))?,
         None if args.differential || args.golden.is_some() => matrix::GOLDEN.to_owned(),
         None => matrix::BUILT_IN.to_owned(),
     };

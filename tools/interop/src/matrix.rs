@@ -1,5 +1,9 @@
 //! The matrix as data: groups of choices in TOML, every combination a cell.
 
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Doing, Result, fail};
@@ -10,6 +14,24 @@ pub const BUILT_IN: &str = include_str!("../matrix/cells.toml");
 
 /// The small one, for golden captures and for comparing packets.
 pub const GOLDEN: &str = include_str!("../matrix/golden.toml");
+
+/// Longest text of a matrix, bytes: the one that comes along has some thousands.
+const TEXT_MAX: u64 = 1 << 20;
+
+/// The text of a matrix in a file.
+///
+/// # Errors
+/// It cannot be read, is no text, or longer than any matrix.
+pub fn read(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(TEXT_MAX + 1).read_to_string(&mut text))
+        .doing(|| "reading it".into())?;
+    if text.len() as u64 > TEXT_MAX {
+        return fail("it has more than 1 MiB: is it a matrix?");
+    }
+    Ok(text)
+}
 
 /// A file of groups.
 #[derive(Debug, Deserialize)]
