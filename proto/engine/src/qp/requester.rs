@@ -244,6 +244,10 @@ impl Qp {
         }
         cx.env.count(Counter::SentBytes, n as u64);
         let again = self.sent(1, cx);
+        if ask && self.sq.is_unheard() {
+            // The first to ask: no answer was missing so far.
+            self.arm_ack_timer(cx);
+        }
         if reliable {
             self.sq.unasked = if ask { 0 } else { self.sq.unasked + 1 };
             self.sq.overdue = false;

@@ -4,7 +4,7 @@
 use rocebud_engine::{Node, NodeConfig};
 use rocebud_objects::{AttrMask, QpAttr, QpState, SendOp, WcStatus};
 
-use crate::pair::{Fate, Frame, Pair, QPN, START, Setup, Side, gids, remote, sge, wr};
+use crate::pair::{Fate, Frame, LATENCY_NS, Pair, QPN, START, Setup, Side, gids, remote, sge, wr};
 use crate::sharing::{many, post, qpn};
 
 const FAR: u64 = START + 0x10_0000;
@@ -125,6 +125,23 @@ fn a_queue_pair_without_a_timeout_goes_on_when_there_is_room() {
         pair.side[0].node.retry_held();
         pair.run();
         assert!(is_done(&mut pair), "behind {sent} packets");
+    }
+}
+
+/// The timer counts from the first packet that asks: an ACK of one that left just before it runs out
+/// is not late.
+#[test]
+fn the_wait_for_an_answer_begins_when_it_is_asked_for() {
+    for sent in 1..16 {
+        let mut pair = begun(sent, 14);
+        pair.side[0].world.room = Some(0);
+        pair.transmit(0);
+        pair.now = pair.now + ((4096 << 14) - LATENCY_NS);
+        pair.side[0].world.room = None;
+        pair.side[0].node.retry_held();
+        pair.run();
+        assert!(is_done(&mut pair), "behind {sent} packets");
+        assert!(!is_resent(&pair), "behind {sent} packets");
     }
 }
 

@@ -9,6 +9,7 @@ mod congestion;
 mod dice;
 mod errors;
 mod liveness;
+mod lossless;
 mod moves;
 mod operations;
 mod pacing;
