@@ -106,9 +106,11 @@ pub enum CmRequest {
     Disconnect {
         id: u32,
     },
-    /// The queue pair has seen the peer's first packet (`IBV_EVENT_COMM_EST`).
+    /// The queue pair has seen the peer's first packet (`IBV_EVENT_COMM_EST`), or has `migrated` to its other
+    /// path (`IBV_EVENT_PATH_MIG`).
     Notify {
         id: u32,
+        migrated: bool,
     },
     /// Answer: [`CmAnswer::QpAttr`].
     QpAttr {

@@ -167,6 +167,61 @@ static void ece(void)
 	without(server);
 }
 
+/* ---- what happened to a queue pair, told by the program */
+
+/* An event that is none of the connection manager's, whatever the state. */
+static void notices_of_no_concern(struct rdma_cm_id *id)
+{
+	static const int none[] = { IBV_EVENT_CQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_PATH_MIG_ERR, IBV_EVENT_LID_CHANGE, 999, -1 };
+	for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+		REFUSED(rdma_notify(id, (enum ibv_event_type)none[i]), EINVAL);
+}
+
+static void notices_are_refused(struct rdma_cm_id *id)
+{
+	notices_of_no_concern(id);
+	REFUSED(rdma_notify(id, IBV_EVENT_COMM_EST), EINVAL);
+	REFUSED(rdma_notify(id, IBV_EVENT_PATH_MIG), EINVAL);
+}
+
+static void notices(void)
+{
+	struct rdma_cm_id *id = create();
+	notices_are_refused(id);
+	without(id);
+	notices_are_refused(id = routed());
+	/* the other end has not said yet that it is ready: what came on the queue pair says it */
+	struct rdma_conn_param param = PARAM;
+	param.qp_num = 0x4711;
+	NEED(!rdma_connect(id, &param));
+	notices_are_refused(id);
+	struct rdma_cm_event *event = want(RDMA_CM_EVENT_CONNECT_REQUEST);
+	struct rdma_cm_id *server = event->id;
+	rdma_ack_cm_event(event);
+	notices_are_refused(server);
+	param.qp_num = 0x4712;
+	NEED(!rdma_accept(server, &param));
+	pass(RDMA_CM_EVENT_CONNECT_RESPONSE);
+	notices_of_no_concern(server);
+	REFUSED(rdma_notify(server, IBV_EVENT_PATH_MIG), EINVAL);
+	CHECK(!rdma_notify(server, IBV_EVENT_COMM_EST));
+	pass(RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(!rdma_establish(id));
+	for (int i = 0; i < 2; i++) {
+		struct rdma_cm_id *end = i ? id : server;
+		notices_of_no_concern(end);
+		REFUSED(rdma_notify(end, IBV_EVENT_COMM_EST), EISCONN);
+		CHECK(!rdma_notify(end, IBV_EVENT_PATH_MIG));
+	}
+	CHECK(!rdma_disconnect(id));
+	pass(RDMA_CM_EVENT_DISCONNECTED);
+	pass(RDMA_CM_EVENT_DISCONNECTED);
+	notices_are_refused(server);
+	notices_are_refused(id);
+	without(id);
+	without(server);
+}
+
 /* ---- a path of the program's own; addresses of another family */
 
 static void paths(void)
@@ -684,7 +739,7 @@ int main(int argc, char **argv)
 	NEED(channel);
 	listener = create();
 	NEED(!rdma_bind_addr(listener, (struct sockaddr *)&where) && !rdma_listen(listener, 16));
-	struct { const char *name; void (*run)(void); } all[] = { { "ece", ece }, { "paths", paths },
+	struct { const char *name; void (*run)(void); } all[] = { { "ece", ece }, { "notices", notices }, { "paths", paths },
 		{ "families", families }, { "names", names }, { "c021", c021 },
 		{ "c024", c024 }, { "orders", orders }, { "backlog", backlog }, { "threads", threads }, { "forks", forks } };
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {

@@ -45,7 +45,8 @@ pub(crate) fn cases() -> Vec<Case> {
             with(&[Need::Compiler, header]),
             || {
                 identifiers(&[
-                    "ece", "paths", "families", "names", "orders", "backlog", "threads", "forks",
+                    "ece", "notices", "paths", "families", "names", "orders", "backlog", "threads",
+                    "forks",
                 ])
             },
         ),

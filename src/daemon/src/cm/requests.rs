@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use libc::{EADDRNOTAVAIL, EINVAL, EIO, EMFILE, ENODEV, ENOMEM};
+use libc::{EADDRNOTAVAIL, EINVAL, EIO, EISCONN, EMFILE, ENODEV, ENOMEM};
 use rocebud_cm::ip::{PortSpace, service_id};
 use rocebud_cm::{
     Accept, CmQpType, Connect, Ece, Listen, RejReason, SidrReply, SidrRequest, sidr_status,
@@ -104,7 +104,7 @@ impl Cm {
                 private_data,
             } => self.reject(asker, id, reason, &private_data, world),
             R::Disconnect { id } => self.disconnect(asker, id, world),
-            R::Notify { id } => self.notify(asker, id, world),
+            R::Notify { id, migrated } => self.notify(asker, id, migrated, world),
             R::QpAttr { id } => self.qp_attr(asker, id, world),
             R::SetOption { id, option } => self.set_option(asker, id, option),
             R::Join { id, group } => self.join(asker, id, group, world),
@@ -504,10 +504,19 @@ impl Cm {
         }
     }
 
-    fn notify(&mut self, asker: Asker, number: u32, world: &World<'_>) -> Served {
+    /// With the kernel's answers: no path but the first is ever in use, so it may always have been left.
+    fn notify(&mut self, asker: Asker, number: u32, migrated: bool, world: &World<'_>) -> Served {
+        use rocebud_cm::State as S;
         let conn = self.check(asker, number)?.conn.ok_or(EINVAL)?;
-        let noted = self.manager.comm_established(world.instant(), conn);
-        noted.map_err(errno)?;
+        match (self.manager.state(conn), migrated) {
+            (Some(S::Established), true) => {}
+            (Some(S::Established), false) => return Err(EISCONN),
+            (Some(S::DreqSent | S::TimeWait), _) | (_, true) => return Err(EINVAL),
+            (_, false) => {
+                let noted = self.manager.comm_established(world.instant(), conn);
+                noted.map_err(errno)?;
+            }
+        }
         Ok(CmAnswer::Done)
     }
 

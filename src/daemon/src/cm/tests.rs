@@ -407,7 +407,10 @@ fn any_request() -> impl Strategy<Value = CmRequest> {
                 status: 0,
                 argument: 0,
             },
-            _ => CmRequest::Notify { id },
+            _ => CmRequest::Notify {
+                id,
+                migrated: small > 99,
+            },
         }
     })
 }

@@ -241,17 +241,26 @@ extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// `rdma_notify`: the queue pair has seen a packet of the peer before the connection was complete.
+/// `rdma_notify`: the queue pair has seen a packet of the peer before the connection was complete (then it is
+/// complete now; EISCONN if it was), or has gone over to its other path, which none of ours has. As with the
+/// kernel EINVAL for any other event, and where no connection is being made.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int {
     /// `IBV_EVENT_COMM_EST`
     const COMM_EST: c_uint = 4;
+    /// `IBV_EVENT_PATH_MIG`
+    const PATH_MIG: c_uint = 6;
     enter::<MinusOne, c_int>(|| {
         let this = Id::of(id)?;
-        if event != COMM_EST {
-            return Ok(0);
+        if event != COMM_EST && event != PATH_MIG {
+            return Err(Misuse::invalid(
+                "rdma_notify: IBV_EVENT_COMM_EST and IBV_EVENT_PATH_MIG are a connection's concern",
+            ));
         }
-        this.manager.tell(CmRequest::Notify { id: this.number })?;
+        this.manager.tell(CmRequest::Notify {
+            id: this.number,
+            migrated: event == PATH_MIG,
+        })?;
         Ok(0)
     })
 }
