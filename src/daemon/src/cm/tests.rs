@@ -340,6 +340,15 @@ fn a_device_that_goes_is_told_once() {
     assert_eq!(host.kinds(1, channel), [11], "DEVICE_REMOVAL");
 }
 
+fn option(small: u8) -> CmOption {
+    match small % 4 {
+        0 => CmOption::Tos(small),
+        1 => CmOption::ReuseAddr(small > 99),
+        2 => CmOption::AfOnly(small > 99),
+        _ => CmOption::AckTimeout(small),
+    }
+}
+
 /// A request of some client, with numbers that may exist.
 fn any_request() -> impl Strategy<Value = CmRequest> {
     let number = 1_u32..12;
@@ -394,12 +403,7 @@ fn any_request() -> impl Strategy<Value = CmRequest> {
             16 => CmRequest::QpAttr { id },
             17 => CmRequest::SetOption {
                 id,
-                option: match small % 4 {
-                    0 => CmOption::Tos(small),
-                    1 => CmOption::ReuseAddr(small > 99),
-                    2 => CmOption::AfOnly(small > 99),
-                    _ => CmOption::AckTimeout(small),
-                },
+                option: option(small),
             },
             18 => CmRequest::WriteEvent {
                 id,
