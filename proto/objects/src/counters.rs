@@ -112,4 +112,6 @@ counters! {
     /// ICRC fits an IPv4 identification only that the sender's host says it never uses. Where the path
     /// spoils packets the packet was dropped, too.
     IdBeyondBound = "id_beyond_bound",
+    /// Of the batches received, those that came past the socket, through a ring.
+    RingBatches = "ring_batches",
 }

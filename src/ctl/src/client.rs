@@ -58,6 +58,9 @@ pub struct SlotGrant {
     pub send_v6: Vec<(u16, OwnedFd)>,
     /// Receive buffer of a receive socket, bytes of kernel memory.
     pub rcvbuf_bytes: u32,
+    /// Records and words of the rings beside the IPv4 and the IPv6 receive socket, where the daemon
+    /// may make such.
+    pub rings: [Option<[OwnedFd; 2]>; 2],
     /// Frames that arrived elsewhere come in here, and frames of other slots go out here; see
     /// [`crate::forward`]. Non-blocking.
     pub forward: OwnedFd,
@@ -174,6 +177,7 @@ impl Client {
             send_v4,
             send_v6,
             rcvbuf_bytes,
+            rings,
         } = answer
         else {
             return Err(self.out_of_step());
@@ -189,13 +193,19 @@ impl Client {
                     .map(|port| Some((*port, fds.next()?)))
                     .collect()
             };
+            let (send_v4, send_v6) = (ports(&send_v4)?, ports(&send_v6)?);
+            let mut ring = |there: bool| match there {
+                true => Some(Some([fds.next()?, fds.next()?])),
+                false => Some(None),
+            };
             Some(SlotGrant {
                 slot,
                 recv_v4,
                 recv_v6,
-                send_v4: ports(&send_v4)?,
-                send_v6: ports(&send_v6)?,
+                send_v4,
+                send_v6,
                 rcvbuf_bytes,
+                rings: [ring(rings[0])?, ring(rings[1])?],
                 forward,
             })
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub const MESSAGE_BYTES_MAX: usize = 160 * 1024;
 
 /// Descriptors with one message. The kernel's own limit (`SCM_MAX_FD`) is 253; a slot needs
-/// three and its send sockets.
+/// three, its send sockets and four for its rings.
 pub const MESSAGE_FDS_MAX: usize = 64;
 
 /// Bytes of a request to the daemon: some numbers, and the private data of a connection.

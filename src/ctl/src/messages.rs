@@ -167,7 +167,7 @@ pub enum Answer {
     /// To [`Request::Devices`].
     Devices(DeviceList),
     /// To [`Request::TakeSlot`]. Descriptors: receive IPv4, forwarding, receive IPv6 if `v6`, then
-    /// the send sockets in the order of their ports.
+    /// the send sockets in the order of their ports, then records and words of each ring.
     Slot {
         /// Slot number: the upper 12 bits of its QPNs.
         slot: u16,
@@ -179,6 +179,8 @@ pub enum Answer {
         send_v6: Vec<u16>,
         /// Receive buffer of each receive socket, bytes of kernel memory.
         rcvbuf_bytes: u32,
+        /// There are rings beside the IPv4 and the IPv6 receive socket.
+        rings: [bool; 2],
     },
     /// To [`Request::PageSet`], [`Request::Ledger`] and [`Request::PagesOf`], with one descriptor.
     Pages,

@@ -36,6 +36,16 @@ pub fn receive_buffer() -> Setting<u32> {
     of_environment("ROCEBUD_RCVBUF", "a number of bytes, digits only", bytes)
 }
 
+/// `ROCEBUD_RING`: whether small packets may come past the sockets.
+#[must_use]
+pub fn ring() -> Setting<bool> {
+    of_environment("ROCEBUD_RING", "on or off", |text| match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    })
+}
+
 fn level(text: &str) -> Option<LogLevel> {
     Some(match text {
         "off" => LogLevel::Off,

@@ -21,6 +21,9 @@ pub struct StatusReport {
     pub ipv6: bool,
     /// Receive buffer of a slot's socket, bytes of kernel memory.
     pub rcvbuf_bytes: u32,
+    /// Why small packets do not come past the sockets, through rings; `None`: they do, while a program
+    /// polls.
+    pub no_rings: Option<String>,
     /// Slots in use or in time-wait.
     pub slots: Vec<SlotStatus>,
     /// Living clients, then the last dead ones, newest first.

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rocebud_ctl::limits::SEND_SOCKETS_PER_SLOT;
 use rocebud_nic::udp::{
-    ROCE_PORT, SlotSockets, attach_steering, free_send_socket, queue_state, receive_buffer_bytes,
-    receive_socket, set_receive_buffer,
+    ROCE_PORT, Ring, RingFds, Rings, SlotSockets, attach_steering, free_send_socket, queue_state,
+    receive_buffer_bytes, receive_socket, set_receive_buffer,
 };
 
 /// Slot that no QPN has: marks a position that gets nothing.
@@ -31,8 +31,11 @@ struct Member {
     slot: u16,
     /// The only user that may have it; `None` for position 0.
     uid: Option<u32>,
-    /// The kernel's count of drops when it was opened.
+    /// Drops when it was opened.
     drops_before: u32,
+    rings: Rings,
+    /// What earlier rings took from its sockets.
+    taken_before: u32,
 }
 
 impl Member {
@@ -43,6 +46,7 @@ impl Member {
             recv_v6: self.v6.as_ref().map(OwnedFd::try_clone).transpose()?,
             send_v4: Vec::new(),
             send_v6: Vec::new(),
+            rings: self.rings.clone(),
         })
     }
 
@@ -50,7 +54,45 @@ impl Member {
     fn drops(&self) -> u32 {
         let of = |fd: &OwnedFd| queue_state(fd.as_fd()).map_or(0, |state| state.drops);
         let v6 = self.v6.as_ref().map_or(0, of);
-        of(&self.v4).wrapping_add(v6)
+        let dropped = of(&self.v4).wrapping_add(v6);
+        dropped
+            .wrapping_sub(self.taken_before)
+            .wrapping_sub(self.taken())
+    }
+
+    /// What the rings took: the kernel counts it as dropped. Wraps.
+    fn taken(&self) -> u32 {
+        let rings = [&self.rings.v4, &self.rings.v6].into_iter().flatten();
+        rings
+            .map(|ring| ring.taken() as u32)
+            .fold(0, u32::wrapping_add)
+    }
+
+    /// Gives each socket a ring of its own, for the process that gets it.
+    fn attach_rings(&mut self) -> [Option<RingFds>; 2] {
+        let (v4, v4_fds) = Ring::attach(self.v4.as_fd(), false).ok().unzip();
+        let v6 = self.v6.as_ref();
+        let (v6, v6_fds) = v6
+            .and_then(|fd| Ring::attach(fd.as_fd(), true).ok())
+            .unzip();
+        self.rings = Rings { v4, v6 };
+        [v4_fds, v6_fds]
+    }
+
+    /// Takes them away.
+    fn detach_rings(&self) {
+        if let Some(ring) = &self.rings.v4 {
+            ring.detach(self.v4.as_fd());
+        }
+        if let (Some(ring), Some(v6)) = (&self.rings.v6, &self.v6) {
+            ring.detach(v6.as_fd());
+        }
+    }
+
+    /// Forgets them, when they were read for the last time.
+    fn drop_rings(&mut self) {
+        self.taken_before = self.taken_before.wrapping_add(self.taken());
+        self.rings = Rings::default();
     }
 }
 
@@ -69,6 +111,8 @@ pub(crate) struct Group {
     members: Vec<Member>,
     ipv6: bool,
     positions_max: usize,
+    /// Why sockets get no rings.
+    no_rings: Option<String>,
 }
 
 /// Why there are no sockets for a slot.
@@ -87,6 +131,7 @@ pub(crate) struct SlotFds<'a> {
     pub(crate) v6: Option<BorrowedFd<'a>>,
     pub(crate) send_v4: Vec<(u16, OwnedFd)>,
     pub(crate) send_v6: Vec<(u16, OwnedFd)>,
+    pub(crate) rings: [Option<RingFds>; 2],
 }
 
 impl Group {
@@ -103,10 +148,32 @@ impl Group {
             members: Vec::new(),
             ipv6,
             positions_max: positions_max.min(POSITIONS_MAX),
+            no_rings: None,
         };
         group.add(0, None)?;
+        group.try_rings();
         group.steer()?;
         Ok(group)
+    }
+
+    /// Finds out whether the kernel lets us have rings, with a socket that needs none.
+    fn try_rings(&mut self) {
+        if rocebud_ctl::settings::ring().value == Some(false) {
+            self.no_rings = Some("ROCEBUD_RING is off".to_owned());
+            return;
+        }
+        let Some(own) = self.members.first() else {
+            return;
+        };
+        match Ring::attach(own.v4.as_fd(), false) {
+            Ok((ring, _)) => ring.detach(own.v4.as_fd()),
+            Err(error) => self.no_rings = Some(why_no_rings(&error)),
+        }
+    }
+
+    /// Why sockets get no rings; `None`: they do.
+    pub(crate) fn no_rings(&self) -> Option<&str> {
+        self.no_rings.as_deref()
     }
 
     /// There is an IPv6 half.
@@ -174,8 +241,12 @@ impl Group {
             None => return Err(NoSockets::Full),
         };
         self.drain(position);
+        let mut rings = [None, None];
         if let Some(member) = self.members.get_mut(position) {
             member.drops_before = member.drops();
+            if self.no_rings.is_none() {
+                rings = member.attach_rings();
+            }
         }
         self.serve(position, slot).map_err(NoSockets::Os)?;
         let Some(member) = self.members.get(position) else {
@@ -186,6 +257,7 @@ impl Group {
             v6: member.v6.as_ref().map(AsFd::as_fd),
             send_v4,
             send_v6,
+            rings,
         })
     }
 
@@ -198,9 +270,15 @@ impl Group {
         if let Err(error) = self.serve(position, NOBODY) {
             crate::log::warn(&format!("slot {slot:#x} is still steered to: {error}"));
         }
+        if let Some(member) = self.members.get(position) {
+            member.detach_rings();
+        }
         let overflown = self.overflown(position);
         if let Some(Ok(sockets)) = self.members.get(position).map(Member::sockets) {
             rest(sockets);
+        }
+        if let Some(member) = self.members.get_mut(position) {
+            member.drop_rings();
         }
         Closing {
             overflown,
@@ -211,7 +289,13 @@ impl Group {
     /// Datagrams that the sockets of a position were too full for since it was opened.
     fn overflown(&self, position: usize) -> u64 {
         let member = self.members.get(position);
-        member.map_or(0, |m| u64::from(m.drops().wrapping_sub(m.drops_before)))
+        let lost = member.map_or(0, |m| m.drops().wrapping_sub(m.drops_before));
+        // A ring counts a packet a moment before the kernel does.
+        if lost > u32::MAX / 2 {
+            0
+        } else {
+            u64::from(lost)
+        }
     }
 
     fn serve(&mut self, position: usize, slot: u16) -> io::Result<()> {
@@ -233,6 +317,8 @@ impl Group {
             slot,
             uid,
             drops_before: 0,
+            rings: Rings::default(),
+            taken_before: 0,
         });
         Ok(())
     }
@@ -281,6 +367,15 @@ fn send_sockets(v6: bool, first: u16) -> io::Result<Vec<(u16, OwnedFd)>> {
     let step = 0x4000 / SEND_SOCKETS_PER_SLOT as u16;
     let ports = (0..SEND_SOCKETS_PER_SLOT as u16).map(|i| first.wrapping_add(i * step) | 0xc000);
     ports.map(|port| free_send_socket(v6, port)).collect()
+}
+
+fn why_no_rings(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "the daemon has no right to load BPF programs: run it as root".to_owned()
+        }
+        _ => format!("the kernel refuses them ({error})"),
+    }
 }
 
 fn lacks_ipv6(error: &io::Error) -> bool {

@@ -256,6 +256,7 @@ impl Server {
             send_v4: ports(&fds.send_v4),
             send_v6: ports(&fds.send_v6),
             rcvbuf_bytes,
+            rings: fds.rings.each_ref().map(Option::is_some),
         };
         let mut list: Vec<BorrowedFd<'_>> = vec![fds.v4, theirs.as_fd()];
         list.extend(fds.v6);
@@ -265,6 +266,8 @@ impl Server {
                 .chain(&fds.send_v6)
                 .map(|(_, fd)| fd.as_fd()),
         );
+        let rings = fds.rings.iter().flatten();
+        list.extend(rings.flat_map(|ring| [ring.records.as_fd(), ring.control.as_fd()]));
         // The record must be there before the first queue pair is.
         if let Some(pages) = &client.pages {
             pages.set.add_slot(number);
@@ -377,6 +380,7 @@ impl Server {
             uptime_ms: millis(now),
             ipv6: self.group.has_ipv6(),
             rcvbuf_bytes: self.group.rcvbuf_bytes(),
+            no_rings: self.group.no_rings().map(str::to_owned),
             slots: self.slots.list(now).map(slot).collect(),
             processes: living.chain(self.graveyard.statuses(now)).collect(),
             counters: self.slot0.counters(),

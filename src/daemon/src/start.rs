@@ -43,6 +43,7 @@ pub fn run(options: Options) -> Result<(), CtlError> {
     prepare_process(auto);
     log::level();
     remarks.extend(settings::receive_buffer().complaint);
+    remarks.extend(settings::ring().complaint);
     let name = socket.unwrap_or_else(|| default_name(auto));
     let started = start(&name, auto, remarks);
     if let Some(status) = status {

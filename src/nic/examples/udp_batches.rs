@@ -10,7 +10,7 @@
 //! YIELD_AFTER in the environment: empty looks before the processor is given away (0 = never).
 //! `pingpong` sends one small packet to and fro, both ends spinning. The peer ends with the first.
 
-use rocebud_nic::udp::{ROCE_PORT, SlotSockets, UdpLink, free_send_socket, receive_socket};
+use rocebud_nic::udp::{ROCE_PORT, Rings, SlotSockets, UdpLink, free_send_socket, receive_socket};
 use rocebud_nic::{PacketIo, TxBatch};
 use std::io;
 use std::net::IpAddr;
@@ -56,6 +56,7 @@ fn link() -> io::Result<UdpLink> {
         recv_v6: receive_socket(true, ROCE_PORT, true).ok(),
         send_v4: vec![free_send_socket(false, 0xC001)?],
         send_v6: free_send_socket(true, 0xC001).into_iter().collect(),
+        rings: Rings::default(),
     })
 }
 

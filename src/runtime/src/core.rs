@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rocebud_ctl::forward::{self, Outbox};
 use rocebud_ctl::{Herald, PageSet, PeerNews, SlotGrant};
 use rocebud_engine::{Node, NodeConfig};
-use rocebud_nic::udp::{SlotSockets, UdpLink};
+use rocebud_nic::udp::{Ring, RingFds, Rings, SlotSockets, UdpLink};
 use rocebud_nic::{PacketIo, RxFrame};
 use rocebud_objects::{Counter, Instant};
 use rocebud_wire::Gid;
@@ -143,6 +143,7 @@ impl Core {
             recv_v6: grant.recv_v6,
             send_v4: grant.send_v4,
             send_v6: grant.send_v6,
+            rings: rings(grant.rings),
         };
         match &mut self.link {
             Some(link) => link.add_slot(sockets)?,
@@ -368,6 +369,10 @@ impl Core {
             .recv_at(at.0, RX_BATCHES, &mut |frame| rx.frame(&frame, &mut world))
             .unwrap_or(0);
         if received != 0 {
+            match link.take_from_rings() {
+                0 => {}
+                batches => world.add(Counter::RingBatches, batches),
+            }
             world.flow.enter_read();
             self.losses_due_ns = self.losses_due_ns.min(world.now.0 + LOSSES_KNOWN_NS);
         } else if link.is_dry() {
@@ -517,6 +522,14 @@ impl Core {
         }
     }
 
+    /// A program polls, and will be back soon: small packets may come past the sockets.
+    #[inline]
+    pub(crate) fn open_rings(&self) {
+        if let Some(link) = &self.link {
+            link.open_rings();
+        }
+    }
+
     /// The last turn most likely left nothing in the sockets, and nobody waits for a word that they are
     /// dry. A poll will tell.
     pub(crate) fn seems_dry(&self) -> bool {
@@ -535,6 +548,7 @@ impl Core {
     pub(crate) fn sockets(&self) -> Sockets {
         Sockets {
             receive: self.poll_fds(),
+            rings: self.link.as_ref().map(UdpLink::rings).unwrap_or_default(),
             forwards: self.forward_fds(),
         }
     }
@@ -551,6 +565,18 @@ impl Core {
     fn forward_fds(&self) -> Vec<i32> {
         use std::os::fd::AsRawFd;
         self.forwards.iter().map(AsRawFd::as_raw_fd).collect()
+    }
+}
+
+/// The rings of a slot. One that cannot be mapped is never opened, and its socket is as others are.
+fn rings([v4, v6]: [Option<[OwnedFd; 2]>; 2]) -> Rings {
+    let map = |fds: Option<[OwnedFd; 2]>| {
+        let [records, control] = fds?;
+        Ring::map(&RingFds { records, control }).ok()
+    };
+    Rings {
+        v4: map(v4),
+        v6: map(v6),
     }
 }
 

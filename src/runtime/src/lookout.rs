@@ -16,7 +16,7 @@ use rocebud_objects::Wc;
 
 use crate::cq::Cq;
 use crate::progress::Progress;
-use crate::runtime::Runtime;
+use crate::runtime::{ClosedRings, Runtime};
 use crate::sync::lock;
 use crate::sys;
 
@@ -82,6 +82,8 @@ impl Lookout {
 pub struct Watch {
     runtime: Arc<Runtime>,
     post: Option<Post>,
+    /// Of the lookout's sockets.
+    _rings: Option<ClosedRings>,
 }
 
 impl Drop for Watch {
@@ -135,16 +137,23 @@ impl Runtime {
     pub fn sleep_on(self: &Arc<Self>, fds: &mut Vec<libc::pollfd>) -> Watch {
         self.send_before_sleep();
         let post = self.progress.keep_lookout();
+        let mut rings = None;
         match post {
             Some(_) => {
                 let sockets = lock(&self.sockets);
+                let closed = sockets.close_rings();
+                if closed.waiting() != 0 {
+                    fds.push(self.progress.always_ready());
+                }
                 fds.extend(sockets.receive.iter().map(|fd| sys::poll_fd(*fd)));
+                rings = Some(closed);
             }
             None => self.progress.falls_asleep(),
         }
         Watch {
             runtime: Arc::clone(self),
             post,
+            _rings: rings,
         }
     }
 

@@ -23,7 +23,7 @@ use crate::crowd::{Crowd, Manner, SLEEP_NS};
 use crate::later::Bet;
 use crate::log::{self, Level};
 use crate::lookout::{Lookout, Post};
-use crate::runtime::{Runtime, Sockets};
+use crate::runtime::{ClosedRings, Runtime, Sockets};
 use crate::sync::{lock, try_lock};
 use crate::sys;
 
@@ -150,6 +150,15 @@ impl Progress {
         [&self.timer, &self.wake, &self.rouse].map(AsRawFd::as_raw_fd)
     }
 
+    /// A descriptor whose poll ends at once, for who must not sleep.
+    pub(crate) fn always_ready(&self) -> libc::pollfd {
+        // It can be added to.
+        libc::pollfd {
+            events: libc::POLLOUT,
+            ..sys::poll_fd(self.wake.as_raw_fd())
+        }
+    }
+
     /// An application polled and found nothing, in an `armed` queue or another. Returns whether it spins:
     /// it was here a moment ago.
     #[inline]
@@ -210,9 +219,11 @@ impl Progress {
     #[cold]
     pub(crate) fn doze(&self, sockets: impl FnOnce() -> Sockets, done: impl FnOnce() -> bool) {
         let mut fds = vec![sys::poll_fd(self.rouse.as_raw_fd())];
-        fds.extend(sockets().receive.iter().map(|fd| sys::poll_fd(*fd)));
+        let sockets = sockets();
+        fds.extend(sockets.receive.iter().map(|fd| sys::poll_fd(*fd)));
         self.dozing.fetch_add(1, Ordering::SeqCst);
-        if !done() {
+        let rings = sockets.close_rings();
+        if !done() && rings.waiting() == 0 {
             let _ = sys::poll(&mut fds, Some(SLEEP_NS));
         }
         self.dozing.fetch_sub(1, Ordering::SeqCst);
@@ -664,9 +675,12 @@ impl<'a> Thread<'a> {
         ];
         fds.extend(sockets.forwards.iter().map(|fd| sys::poll_fd(*fd)));
         let first_socket = fds.len();
+        let rings = frames.then(|| sockets.close_rings());
         if frames {
             fds.extend(sockets.receive.iter().map(|fd| sys::poll_fd(*fd)));
         }
+        let waiting = rings.as_ref().map_or(0, ClosedRings::waiting);
+        let timeout_ns = if waiting == 0 { timeout_ns } else { Some(0) };
         if sys::poll(&mut fds, timeout_ns).is_err() {
             return Woken::default();
         }
@@ -679,7 +693,7 @@ impl<'a> Thread<'a> {
             timer: ready(&fds[1]),
             daemon: ready(&fds[2]),
             forwarded: fds[3..first_socket].iter().any(ready),
-            frames: readable(&fds[first_socket..]),
+            frames: readable(&fds[first_socket..]) | waiting,
         }
     }
 }

@@ -14,6 +14,7 @@ use rocebud_ctl::cm::{CmAnswer, CmRequest};
 use rocebud_ctl::fds;
 use rocebud_ctl::page::Fact;
 use rocebud_ctl::{Client, CtlError, DeviceInfo, DeviceList, ErrorKind, Notice, PeerNews};
+use rocebud_nic::udp::{Ring, RingSleep};
 use rocebud_objects::{AttrMask, Counter, Errno, Instant, Misuse, Path, PdId, QpAttr, QpState};
 
 use crate::context::{ContextShared, Element, QpShared};
@@ -71,7 +72,32 @@ impl From<DeviceList> for Devices {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sockets {
     pub(crate) receive: Vec<RawFd>,
+    /// Beside the first of them, in their order.
+    pub(crate) rings: Vec<Option<Ring>>,
     pub(crate) forwards: Vec<RawFd>,
+}
+
+impl Sockets {
+    /// The caller is about to sleep on the receive sockets: packets come by them while the result lives.
+    pub(crate) fn close_rings(&self) -> ClosedRings {
+        let close = |ring: &Option<Ring>| ring.as_ref().map(Ring::sleep);
+        ClosedRings(self.rings.iter().map(close).collect())
+    }
+}
+
+/// Rings that nothing new comes by.
+#[derive(Debug)]
+pub(crate) struct ClosedRings(Vec<Option<RingSleep>>);
+
+impl ClosedRings {
+    /// Those in which packets wait all the same, as bits in the order of the sockets.
+    pub(crate) fn waiting(&self) -> u64 {
+        let rings = self.0.iter().enumerate();
+        let waits = rings.filter(|(_, ring)| ring.as_ref().is_some_and(RingSleep::has_packets));
+        waits.fold(0, |bits, (i, _)| {
+            bits | if i < 64 { 1 << i } else { u64::MAX }
+        })
+    }
 }
 
 /// The daemon is gone.
@@ -497,6 +523,9 @@ impl Runtime {
             return;
         };
         core.later.called();
+        if spins && !cq.is_evented() {
+            core.open_rings();
+        }
         // What the program waits for comes before what its peer waits for: it will most likely
         // send something in a moment, and our ACK can ride along. If it does not, the progress
         // thread will. A program that waits for events may fall asleep.

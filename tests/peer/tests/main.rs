@@ -23,6 +23,7 @@ mod places;
 mod programs;
 mod raw;
 mod removal;
+mod rings;
 mod rsockets;
 mod scale;
 mod stress;
@@ -52,6 +53,7 @@ fn main() {
         removal::cases,
         alive::cases,
         flow::cases,
+        rings::cases,
         rsockets::cases,
     ];
     let cases: Vec<_> = groups.into_iter().flat_map(|group| group()).collect();

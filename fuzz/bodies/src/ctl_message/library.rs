@@ -116,6 +116,7 @@ fn line(input: &mut Input<'_>) -> Line {
             send_v4: (0..input.below(6)).map(|n| n as u16).collect(),
             send_v6: (0..input.below(6)).map(|n| n as u16).collect(),
             rcvbuf_bytes: input.word(),
+            rings: [shape & 16 != 0, shape & 32 != 0],
         },
         _ => return raw(input),
     };

@@ -58,6 +58,10 @@ fn daemon(text: &mut String, report: &StatusReport) {
         report.socket,
         size(report.rcvbuf_bytes)
     );
+    let _ = match &report.no_rings {
+        None => writeln!(text, "Rings for small packets of programs that poll: yes"),
+        Some(why) => writeln!(text, "Rings for small packets: no, {why}"),
+    };
     for remark in &report.remarks {
         let _ = writeln!(text, "Note: {remark}");
     }

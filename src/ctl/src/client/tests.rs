@@ -58,6 +58,7 @@ fn answers_that_do_not_fit_or_are_nonsense_are_errors() {
         send_v4: vec![49_152],
         send_v6: vec![],
         rcvbuf_bytes: 1,
+        rings: [false, false],
     })
     .unwrap();
     let (client, daemon) = client(vec![other, vec![0xff; 40], no_fds]);

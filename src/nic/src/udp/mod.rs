@@ -6,13 +6,15 @@
 
 mod addr;
 mod recv;
+mod ring;
 mod send;
 mod settings;
 mod sockets;
 mod steering;
 
+pub use ring::{Ring, RingFds, RingSleep};
 pub use sockets::{
-    QueueState, SEND_PORT_MIN, SlotSockets, bound_port, free_send_socket, queue_state,
+    QueueState, Rings, SEND_PORT_MIN, SlotSockets, bound_port, free_send_socket, queue_state,
     receive_buffer_bytes, receive_socket, send_socket, set_receive_buffer, set_send_buffer,
 };
 pub use steering::{SLOTS_MAX, attach_steering};
@@ -25,7 +27,7 @@ use settings::SendSocket;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 /// UDP port of RoCE v2.
 pub const ROCE_PORT: u16 = 4791;
@@ -52,14 +54,14 @@ impl UdpLink {
             },
             sender: Sender::new(ROCE_PORT),
         };
-        link.add_receivers(sockets.recv_v4, sockets.recv_v6);
+        link.add_receivers(sockets.recv_v4, sockets.recv_v6, sockets.rings);
         Ok(link)
     }
 
     /// Takes over the sockets of a further slot; it is received from as well. Its send sockets are
     /// kept for later only if the link has none, since a flow must stay on its port.
     pub fn add_slot(&mut self, sockets: SlotSockets) -> io::Result<()> {
-        self.add_receivers(sockets.recv_v4, sockets.recv_v6);
+        self.add_receivers(sockets.recv_v4, sockets.recv_v6, sockets.rings);
         if self.send_sockets.v4.is_empty() {
             self.send_sockets.v4 = SendSocket::all(sockets.send_v4, false);
         }
@@ -141,11 +143,31 @@ impl UdpLink {
         self.receivers.recv(max_batches, now_ns, sink)
     }
 
-    fn add_receivers(&mut self, v4: std::os::fd::OwnedFd, v6: Option<std::os::fd::OwnedFd>) {
-        self.receivers.add(Receiver::new(v4, false));
+    fn add_receivers(&mut self, v4: OwnedFd, v6: Option<OwnedFd>, rings: Rings) {
+        self.receivers.add(Receiver::new(v4, false, rings.v4));
         if let Some(v6) = v6 {
-            self.receivers.add(Receiver::new(v6, true));
+            self.receivers.add(Receiver::new(v6, true, rings.v6));
         }
+    }
+
+    /// Small packets may come by the rings from now on, until somebody sleeps on a socket. The caller is
+    /// about to receive, and will be back soon.
+    #[inline]
+    pub fn open_rings(&self) {
+        for receiver in self.receivers.sockets() {
+            receiver.open_ring();
+        }
+    }
+
+    /// Batches that came through rings since this was last asked.
+    pub fn take_from_rings(&mut self) -> u64 {
+        self.receivers.take_from_rings()
+    }
+
+    /// The ring beside each receive socket, in the order of [`PacketIo::poll_fds`].
+    pub fn rings(&self) -> Vec<Option<Ring>> {
+        let ring = |r: &Receiver| r.ring().cloned();
+        self.receivers.sockets().iter().map(ring).collect()
     }
 
     fn multicast(&self, group: IpAddr, ifindex: u32, join: bool) -> io::Result<()> {

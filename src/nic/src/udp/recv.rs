@@ -1,6 +1,7 @@
 //! Batches in.
 
 use super::addr::{Told, read_name};
+use super::ring::{Reader, Ring};
 use super::sockets::queue_state;
 use crate::RxFrame;
 use crate::sys::{self, Arrival, Buffer};
@@ -15,6 +16,10 @@ const IDLE_AFTER: u32 = 64;
 const IDLE_LOOK_EVERY: u32 = 8;
 /// Whoever comes back after this long has slept or was woken: it wants every socket looked at.
 const SLEPT_NS: u64 = 30_000;
+/// Most packets taken from a ring in one call, unless a socket's come between them.
+const FROM_RING_MAX: usize = 16;
+/// A socket with a ring is looked at on one call in this many, whatever the ring says.
+const DISTRUST_EVERY: u32 = 1024;
 
 /// One receive socket.
 pub(super) struct Receiver {
@@ -25,9 +30,12 @@ pub(super) struct Receiver {
     /// Messages to ask for in one call: one while at most one was there, since preparing for more
     /// costs a small packet a tenth of its way; else as many as there are buffers.
     want: usize,
-    /// The kernel's drop count at the start, and as last told.
+    ring: Option<Box<Reader>>,
+    /// The kernel's drop count at the start.
     drops_first: u32,
-    drops_last: u32,
+    taken_first: u64,
+    /// Of the drops, what was lost: the rest came by the ring.
+    lost: u64,
 }
 
 /// The receive sockets of the link and their buffers.
@@ -43,11 +51,13 @@ pub(super) struct Receivers {
     readable: u64,
     /// The last call may have left something.
     more: bool,
+    /// Batches that came through rings and were not told of yet.
+    from_rings: u64,
 }
 
 impl Receiver {
     /// Takes over a socket; drops before now are not ours.
-    pub(super) fn new(fd: OwnedFd, v6: bool) -> Self {
+    pub(super) fn new(fd: OwnedFd, v6: bool, ring: Option<Ring>) -> Self {
         let drops = queue_state(fd.as_fd()).map_or(0, |state| state.drops);
         Self {
             fd,
@@ -55,7 +65,20 @@ impl Receiver {
             empty: IDLE_AFTER,
             want: 1,
             drops_first: drops,
-            drops_last: drops,
+            taken_first: ring.as_ref().map_or(0, Ring::taken),
+            lost: 0,
+            ring: ring.map(|ring| Box::new(Reader::new(ring))),
+        }
+    }
+
+    pub(super) fn ring(&self) -> Option<&Ring> {
+        self.ring.as_ref().map(|reader| reader.ring())
+    }
+
+    #[inline]
+    pub(super) fn open_ring(&self) {
+        if let Some(reader) = &self.ring {
+            reader.ring().open();
         }
     }
 
@@ -68,7 +91,52 @@ impl Receiver {
     }
 
     pub(super) fn lost(&self) -> u64 {
-        u64::from(self.drops_last.wrapping_sub(self.drops_first))
+        self.lost
+    }
+
+    /// The kernel has told how much it dropped. Without a ring all of that is lost; what came by the
+    /// ring counts there before it does here.
+    fn dropped(&mut self, drops: u32) {
+        let dropped = drops.wrapping_sub(self.drops_first);
+        let taken = self.ring.as_ref().map_or(0, |r| r.ring().taken());
+        let taken = taken.wrapping_sub(self.taken_first);
+        // The kernel's count wraps at 32 bits, and the ring's is ahead of it for a moment.
+        let lost = dropped
+            .wrapping_sub(taken as u32)
+            .wrapping_sub(self.lost as u32);
+        if lost <= u32::MAX / 2 {
+            self.lost += u64::from(lost);
+        }
+    }
+
+    /// Packets of the ring that came before what the socket has, at most `most`.
+    /// Returns frames.
+    fn take_from_ring(
+        &mut self,
+        most: usize,
+        batches: &mut u64,
+        sink: &mut dyn FnMut(RxFrame<'_>),
+    ) -> usize {
+        let Some(reader) = &mut self.ring else {
+            return 0;
+        };
+        let mut frames = 0;
+        for _ in 0..most {
+            let Some(found) = reader.next() else { break };
+            *batches += 1;
+            let frame = RxFrame {
+                data: found.data,
+                src: found.src,
+                dst: found.dst,
+                ifindex: found.ifindex,
+                traffic_class: found.traffic_class,
+                hop_limit: found.hop_limit,
+                seg_index: 0,
+                batch_len: 1,
+            };
+            frames += split(frame, found.segment, sink);
+        }
+        frames
     }
 }
 
@@ -84,6 +152,7 @@ impl Receivers {
             dry: false,
             readable: 0,
             more: false,
+            from_rings: 0,
         }
     }
 
@@ -111,6 +180,11 @@ impl Receivers {
         self.more
     }
 
+    /// Batches that came through rings since this was last asked.
+    pub(super) fn take_from_rings(&mut self) -> u64 {
+        std::mem::take(&mut self.from_rings)
+    }
+
     /// The last call looked at every socket and found nothing.
     pub(super) fn is_dry(&self) -> bool {
         self.dry
@@ -120,7 +194,7 @@ impl Receivers {
     pub(super) fn look_for_losses(&mut self) {
         for socket in &mut self.sockets {
             if let Ok(state) = queue_state(socket.fd.as_fd()) {
-                socket.drops_last = state.drops;
+                socket.dropped(state.drops);
             }
         }
     }
@@ -148,17 +222,36 @@ impl Receivers {
         self.more = false;
         for i in 0..self.sockets.len() {
             let empty = self.sockets[i].empty;
-            let wanted = if known != 0 {
+            let mut wanted = if known != 0 {
                 i >= 64 || known >> i & 1 != 0
             } else {
                 all || turn || empty < IDLE_AFTER || empty == favourite
             };
+            if let Some(ring) = &self.sockets[i].ring {
+                // It knows better, and asking it costs nothing.
+                let distrust = self.calls.is_multiple_of(DISTRUST_EVERY);
+                wanted = all || known != 0 && wanted || distrust || !ring.is_socket_dry();
+                frames += self.read_ring(i, sink);
+            }
             if wanted {
                 frames += self.drain(i, &mut left, sink)?;
             }
         }
         self.dry = all && frames == 0;
         Ok(frames)
+    }
+
+    /// Takes what the ring of a socket has.
+    fn read_ring(&mut self, index: usize, sink: &mut dyn FnMut(RxFrame<'_>)) -> usize {
+        let Some(socket) = self.sockets.get_mut(index) else {
+            return 0;
+        };
+        let frames = socket.take_from_ring(FROM_RING_MAX, &mut self.from_rings, sink);
+        if frames != 0 {
+            socket.empty = 0;
+        }
+        self.more |= socket.ring.as_ref().is_some_and(|ring| ring.has_more());
+        frames
     }
 
     /// Receives from one socket until it is dry or the allowance is used up. Even without any
@@ -176,6 +269,7 @@ impl Receivers {
         let mut strange = 0;
         loop {
             let want = (*left).clamp(1, socket.want);
+            let passed = socket.ring.as_ref().map_or(0, |ring| ring.passed());
             let (buffers, arrivals) = (&mut self.buffers[..want], &mut self.arrivals[..want]);
             let got = match sys::receive_many(socket.fd.as_fd(), buffers, 0, arrivals) {
                 Ok(got) => got,
@@ -190,10 +284,23 @@ impl Receivers {
                     continue;
                 }
             };
+            if got == 0
+                && let Some(ring) = &mut socket.ring
+            {
+                ring.found_none(passed);
+                frames += socket.take_from_ring(FROM_RING_MAX, &mut self.from_rings, sink);
+            }
             for (buffer, arrival) in self.buffers.iter().zip(&self.arrivals).take(got) {
                 let told = Told::read(arrival, socket.v6);
                 if let Some(drops) = told.drops {
-                    socket.drops_last = drops;
+                    socket.dropped(drops);
+                }
+                // What came before it.
+                frames += socket.take_from_ring(usize::MAX, &mut self.from_rings, sink);
+                if let Some(ring) = &mut socket.ring
+                    && !ring.has_read(arrival.len)
+                {
+                    continue;
                 }
                 frames += deliver(&buffer.0, arrival, &told, socket.v6, sink);
             }
@@ -218,7 +325,7 @@ impl Receivers {
     }
 }
 
-/// Splits one arrival into its segments.
+/// Hands on one arrival.
 fn deliver(
     buffer: &[u8],
     arrival: &Arrival,
@@ -226,23 +333,25 @@ fn deliver(
     v6: bool,
     sink: &mut dyn FnMut(RxFrame<'_>),
 ) -> usize {
-    let data = buffer.get(..arrival.len).unwrap_or(buffer);
-    let segment = if told.segment == 0 {
-        data.len()
-    } else {
-        told.segment
-    };
-    let count = data.len().div_ceil(segment.max(1)).max(1);
-    let mut frame = RxFrame {
-        data,
+    let frame = RxFrame {
+        data: buffer.get(..arrival.len).unwrap_or(buffer),
         src: read_name(v6, &arrival.name),
         dst: told.dst,
         ifindex: told.ifindex,
         traffic_class: told.traffic_class,
         hop_limit: told.hop_limit,
         seg_index: 0,
-        batch_len: u16::try_from(count).unwrap_or(u16::MAX),
+        batch_len: 1,
     };
+    split(frame, told.segment, sink)
+}
+
+/// Splits what was merged (`segment` = 0: nothing was) into its segments. Returns how many.
+fn split(mut frame: RxFrame<'_>, segment: usize, sink: &mut dyn FnMut(RxFrame<'_>)) -> usize {
+    let data = frame.data;
+    let segment = if segment == 0 { data.len() } else { segment };
+    let count = data.len().div_ceil(segment.max(1)).max(1);
+    frame.batch_len = u16::try_from(count).unwrap_or(u16::MAX);
     if count == 1 {
         sink(frame);
         return 1;

@@ -1,6 +1,7 @@
 //! Makers of sockets. The daemon calls them; the sockets travel to the processes that use them.
 
 use super::addr::write_name;
+use super::ring::Ring;
 use crate::bpf::Insn;
 use crate::sys;
 use std::io;
@@ -29,6 +30,17 @@ pub struct SlotSockets {
     pub send_v4: Vec<(u16, OwnedFd)>,
     /// Send IPv6, with the port each is bound to.
     pub send_v6: Vec<(u16, OwnedFd)>,
+    /// Beside the receive sockets.
+    pub rings: Rings,
+}
+
+/// Rings beside the receive sockets of a slot, where there are any.
+#[derive(Clone, Debug, Default)]
+pub struct Rings {
+    /// Beside that for IPv4.
+    pub v4: Option<Ring>,
+    /// Beside that for IPv6.
+    pub v6: Option<Ring>,
 }
 
 /// State of a receive socket's queue, as the kernel tells it.

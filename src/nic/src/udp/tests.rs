@@ -65,6 +65,7 @@ fn link(v4: OwnedFd, v6: Option<OwnedFd>, port: u16) -> UdpLink {
         recv_v6: v6,
         send_v4: senders(false, 3),
         send_v6: senders(true, 3),
+        rings: Rings::default(),
     };
     let mut link = UdpLink::new(sockets).expect("a link");
     link.set_peer_port(port);
@@ -264,7 +265,7 @@ fn check_steering(sender: &mut UdpLink, v6: bool, members: &[OwnedFd], slots: &[
         }
         let member = members[want].try_clone().expect("dup");
         let mut receivers = Receivers::new();
-        receivers.add(Receiver::new(member, v6));
+        receivers.add(Receiver::new(member, v6, None));
         while receivers
             .recv(8, sys::monotonic_ns(), &mut |_| {})
             .expect("recv")

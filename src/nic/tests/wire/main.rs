@@ -1,9 +1,10 @@
 //! What a wire sees of the link, on veth pairs in namespaces that the tests make and lose again.
 //! They need root and iproute2; without, each says so and passes.
 
+mod ring;
 mod sys;
 
-use rocebud_nic::udp::{ROCE_PORT, SlotSockets, UdpLink, free_send_socket, receive_socket};
+use rocebud_nic::udp::{ROCE_PORT, Rings, SlotSockets, UdpLink, free_send_socket, receive_socket};
 use rocebud_nic::{PacketIo, TxBatch};
 use std::net::IpAddr;
 use std::process::Command;
@@ -58,6 +59,7 @@ fn link() -> UdpLink {
         recv_v6: Some(receive_socket(true, ROCE_PORT, true).expect("IPv6")),
         send_v4: vec![free_send_socket(false, 0xC001).expect("IPv4")],
         send_v6: vec![free_send_socket(true, 0xC001).expect("IPv6")],
+        rings: Rings::default(),
     })
     .expect("a link")
 }
@@ -210,6 +212,7 @@ fn a_full_device_leaves_the_rest_to_the_caller() {
             recv_v6: None,
             send_v4: vec![(port, fd)],
             send_v6: Vec::new(),
+            rings: Rings::default(),
         })
         .expect("a link");
         let data = vec![7; 2000];

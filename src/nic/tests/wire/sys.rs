@@ -28,6 +28,17 @@ pub(crate) fn network_path() -> String {
     format!("/proc/{}/task/{thread}/ns/net", std::process::id())
 }
 
+/// Waits for a descriptor to become readable.
+pub(crate) fn is_readable(fd: i32, within: Duration) -> bool {
+    let mut fd = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one live structure.
+    unsafe { libc::poll(&raw mut fd, 1, within.as_millis() as i32) == 1 }
+}
+
 /// Everything that arrives at an interface, as frames.
 pub(crate) struct Capture(OwnedFd);
 

@@ -1,0 +1,357 @@
+//! Packets past the socket: shared memory that the kernel fills while a program polls.
+//!
+//! Half of what a small packet costs is to be queued at a socket, and to be fetched from there by a
+//! system call; a poll in vain costs a call as well. So a privileged daemon gives each receive socket a
+//! filter ([`program`]) that puts small packets into a ring which the process maps, and drops them from
+//! the socket's point of view. It does so only while the ring is *open*: while somebody polls, and
+//! nobody sleeps on the socket. Everything else goes the socket's way.
+//!
+//! Order: every record says how many datagrams the filter had let pass to the socket before it. The
+//! reader counts what it has read there, and so takes from both in the order of their arrival. A datagram
+//! that the socket had no room for is told by a socket that is empty too early.
+//!
+//! Sleep: whoever goes to sleep on the socket closes the ring ([`Ring::sleep`]) and then looks whether
+//! something is in it. The filter looks at that word again after it has put a record there; if the ring
+//! was closed meanwhile, it lets an empty datagram pass, which wakes the sleeper.
+//!
+//! What the filter takes counts as dropped at the socket (and as `UdpInErrors` of the system). How much
+//! that is stands in the ring, so that losses stay losses.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::control::take;
+use crate::sys::set_option;
+
+mod program;
+mod sys;
+
+use program::{HEADERS_AT, NET_HEADER_AT, RECORD_BYTES};
+use sys::Mapped;
+
+/// Bytes of records in flight: some 220 packets. What finds no room goes to the socket.
+const RING_BYTES: usize = 128 << 10;
+
+/// Looks at a socket in vain, after which the datagrams that should have been there are given up.
+const VAIN_LOOKS_MAX: u32 = 64;
+
+/// The word that the reader and the filter share, and what the filter counts. A cache line each, since
+/// one side reads what the other writes.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+struct Control {
+    /// Not 0: small packets come into the ring.
+    open: Line,
+    /// Datagrams that the socket was given.
+    passed: Line,
+    /// Packets that came into the ring.
+    taken: Line,
+    /// Empty datagrams among those passed: see the module.
+    kicks: Line,
+}
+
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Line(AtomicU64);
+
+/// What a ring is made of, on its way to the process that reads it.
+#[derive(Debug)]
+pub struct RingFds {
+    /// The records.
+    pub records: OwnedFd,
+    /// The words.
+    pub control: OwnedFd,
+}
+
+/// A ring of packets beside a receive socket.
+#[derive(Clone)]
+pub struct Ring(Arc<Shared>);
+
+struct Shared {
+    map: Mapped,
+    /// Who sleeps on the socket.
+    sleepers: AtomicU32,
+}
+
+impl Ring {
+    /// Makes a ring for a receive socket and has the socket's packets come by it, once it is opened. A
+    /// ring that the socket had is left behind. It needs CAP_BPF and CAP_NET_ADMIN, and Linux 5.8.
+    ///
+    /// # Errors
+    /// `EPERM` without these rights; `EINVAL` where the kernel has no such rings.
+    pub fn attach(socket: BorrowedFd<'_>, v6: bool) -> io::Result<(Self, RingFds)> {
+        let fds = RingFds {
+            records: sys::ring_map(RING_BYTES)?,
+            control: sys::word_map(size_of::<Control>())?,
+        };
+        let ring = Self::map(&fds)?;
+        let filter = sys::load(&program::program(
+            v6,
+            fds.records.as_fd(),
+            fds.control.as_fd(),
+        ))?;
+        let number = sys::number(&filter).to_ne_bytes();
+        set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &number)?;
+        Ok((ring, fds))
+    }
+
+    /// Takes the ring away from a socket. Its records stay.
+    pub fn detach(&self, socket: BorrowedFd<'_>) {
+        self.close();
+        let none = 0i32.to_ne_bytes();
+        let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_BPF, &none);
+    }
+
+    /// The ring as the process sees it that got it.
+    ///
+    /// # Errors
+    /// The descriptors are not those of a ring; or there is no memory.
+    pub fn map(fds: &RingFds) -> io::Result<Self> {
+        let map = Mapped::new(fds.records.as_fd(), RING_BYTES, fds.control.as_fd())?;
+        let sleepers = AtomicU32::new(0);
+        Ok(Self(Arc::new(Shared { map, sleepers })))
+    }
+
+    /// Packets that came by the ring so far, without those that left an empty datagram behind. The socket
+    /// counts them as dropped.
+    pub fn taken(&self) -> u64 {
+        let control = self.0.control();
+        let kicks = control.kicks.0.load(Ordering::Acquire);
+        control.taken.0.load(Ordering::Acquire).wrapping_sub(kicks)
+    }
+
+    /// From now on packets may come by the ring: the caller is about to read it, and will be back soon.
+    /// Nothing happens while somebody sleeps on the socket.
+    #[inline]
+    pub(super) fn open(&self) {
+        if self.0.control().open.0.load(Ordering::Relaxed) == 0 {
+            self.open_now();
+        }
+    }
+
+    #[cold]
+    fn open_now(&self) {
+        if self.0.sleepers.load(Ordering::SeqCst) != 0 {
+            return;
+        }
+        self.0.control().open.0.store(1, Ordering::SeqCst);
+        // Who fell asleep meanwhile may have closed it before it was opened. What came in between is
+        // read by the caller.
+        fence(Ordering::SeqCst);
+        if self.0.sleepers.load(Ordering::SeqCst) != 0 {
+            self.close();
+        }
+    }
+
+    fn close(&self) {
+        self.0.control().open.0.store(0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The caller is about to sleep on the socket: packets come by the socket while the guard lives.
+    #[must_use]
+    pub fn sleep(&self) -> RingSleep {
+        self.0.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.close();
+        RingSleep(self.clone())
+    }
+}
+
+impl Shared {
+    #[inline]
+    fn control(&self) -> &Control {
+        self.map.control()
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring")
+            .field("control", self.0.control())
+            .field("sleepers", &self.0.sleepers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Somebody sleeps on the socket of a ring.
+#[derive(Debug)]
+pub struct RingSleep(Ring);
+
+impl RingSleep {
+    /// There is no need to sleep: packets came by the ring.
+    #[must_use]
+    pub fn has_packets(&self) -> bool {
+        self.0.0.map.peek().is_some()
+    }
+}
+
+impl Drop for RingSleep {
+    fn drop(&mut self) {
+        self.0.0.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The reading end. One reader at a time.
+pub(super) struct Reader {
+    ring: Ring,
+    /// Datagrams read from the socket, as the filter counts.
+    read: u64,
+    /// Of them, empty ones of the filter's.
+    kicks: u64,
+    vain_looks: u32,
+    /// A record, out of reach of everybody else.
+    record: Record,
+}
+
+#[repr(C, align(64))]
+struct Record([u8; RECORD_BYTES]);
+
+/// A packet, or several that were merged, as the ring has it.
+pub(super) struct FromRing<'a> {
+    pub(super) data: &'a [u8],
+    /// Segment size when the kernel merged several datagrams, else 0.
+    pub(super) segment: usize,
+    pub(super) src: SocketAddr,
+    pub(super) dst: IpAddr,
+    pub(super) ifindex: u32,
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+}
+
+impl Reader {
+    pub(super) fn new(ring: Ring) -> Self {
+        Self {
+            ring,
+            read: 0,
+            kicks: 0,
+            vain_looks: 0,
+            record: Record([0; RECORD_BYTES]),
+        }
+    }
+
+    pub(super) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// The next packet, unless the socket has an older one.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<FromRing<'_>> {
+        let map = &self.ring.0.map;
+        loop {
+            let found = map.peek()?;
+            if found.is_void {
+                map.advance(&found);
+                continue;
+            }
+            let after = map.first_word(&found);
+            if self.is_ahead(after) {
+                return None;
+            }
+            map.copy(&found, &mut self.record.0);
+            map.advance(&found);
+            break;
+        }
+        Some(self.record.read())
+    }
+
+    /// The socket has something that came before a record which so many datagrams came before. Counts
+    /// wrap; what the reader is ahead of was given up.
+    #[inline]
+    fn is_ahead(&self, after: u64) -> bool {
+        after.wrapping_sub(self.read).cast_signed() > 0
+    }
+
+    /// There is a record, perhaps behind a datagram of the socket's.
+    pub(super) fn has_more(&self) -> bool {
+        self.ring.0.map.peek().is_some()
+    }
+
+    /// The socket has nothing for us, as far as the filter knows.
+    #[inline]
+    pub(super) fn is_socket_dry(&self) -> bool {
+        self.passed() == self.read
+    }
+
+    /// Datagrams that the filter let pass so far.
+    #[inline]
+    pub(super) fn passed(&self) -> u64 {
+        self.ring.0.control().passed.0.load(Ordering::Acquire)
+    }
+
+    /// A datagram was read from the socket. Returns false for one that only wakes.
+    pub(super) fn has_read(&mut self, len: usize) -> bool {
+        self.read = self.read.wrapping_add(1);
+        self.vain_looks = 0;
+        let control = self.ring.0.control();
+        if len != 0 || control.kicks.0.load(Ordering::Acquire) == self.kicks {
+            return true;
+        }
+        self.kicks = self.kicks.wrapping_add(1);
+        false
+    }
+
+    /// The socket was empty, when so many had `passed` at least. What a record waits for was lost; what
+    /// none waits for may still be on its way from the filter to the socket.
+    pub(super) fn found_none(&mut self, passed: u64) {
+        let map = &self.ring.0.map;
+        if let Some(found) = map.peek().filter(|found| !found.is_void) {
+            let after = map.first_word(&found);
+            if self.is_ahead(after) {
+                self.read = after;
+            }
+        }
+        if passed == self.read {
+            self.vain_looks = 0;
+            return;
+        }
+        self.vain_looks += 1;
+        if self.vain_looks >= VAIN_LOOKS_MAX {
+            self.vain_looks = 0;
+            self.read = passed;
+        }
+    }
+}
+
+impl Record {
+    /// Reads the record that was copied here.
+    #[inline]
+    fn read(&self) -> FromRing<'_> {
+        let word = |at| u32::from_ne_bytes(take(&self.0, at));
+        let (ifindex, segment) = (word(program::IFINDEX_AT), word(program::SEGMENT_AT));
+        let len = word(program::LEN_AT) as usize;
+        let udp = self.0.get(HEADERS_AT..).unwrap_or_default();
+        let data = udp.get(8..len).unwrap_or_default();
+        let sport = u16::from_be_bytes(take(udp, 0));
+        let ip = self.0.get(NET_HEADER_AT..).unwrap_or_default();
+        if ip.first().is_some_and(|byte| byte >> 4 == 6) {
+            let src = Ipv6Addr::from(take::<16>(ip, 8));
+            let scope = if src.is_unicast_link_local() {
+                ifindex
+            } else {
+                0
+            };
+            return FromRing {
+                data,
+                segment: segment as usize,
+                src: SocketAddr::V6(SocketAddrV6::new(src, sport, 0, scope)),
+                dst: Ipv6Addr::from(take::<16>(ip, 24)).into(),
+                ifindex,
+                traffic_class: (u16::from_be_bytes(take(ip, 0)) >> 4) as u8,
+                hop_limit: take::<1>(ip, 7)[0],
+            };
+        }
+        FromRing {
+            data,
+            segment: segment as usize,
+            src: SocketAddr::from((take::<4>(ip, 12), sport)),
+            dst: Ipv4Addr::from(take::<4>(ip, 16)).into(),
+            ifindex,
+            traffic_class: take::<1>(ip, 1)[0],
+            hop_limit: take::<1>(ip, 8)[0],
+        }
+    }
+}
