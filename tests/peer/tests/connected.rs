@@ -232,6 +232,8 @@ fn fio_end(host: &Host, more: &[&str]) -> Spec {
         "--bs=64k",
         "--size=8m",
         "--iodepth=16",
+        // A file in the working directory.
+        "--verify_state_save=0",
     ];
     host.rocebud("fio", &[&common[..], more].concat()).limit(60)
 }
