@@ -118,7 +118,7 @@ fn wait_ready(cell: &Cell<'_>, server: &mut Running, host: &Host) -> Outcome {
 /// and dies of it; over Linux's own rdma_cm, too (see tools/interop/matrix/known.toml).
 const ASKED_TOO_SOON: &str = "RDMA_CM_EVENT_REJECTED; error: 8.";
 /// Runs that may end so, in a row.
-const TOO_SOON_MAX: u32 = 2;
+const TOO_SOON_MAX: u32 = 5;
 
 /// Both sides, which must end with 0; the server's comes first.
 fn worked(
