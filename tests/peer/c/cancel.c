@@ -6,6 +6,7 @@
  * Build: cc -O2 -pthread -o cancel cancel.c -lrdmacm -libverbs */
 #define _GNU_SOURCE
 #include "common.h"
+#include <dirent.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <sched.h>
@@ -139,6 +140,94 @@ static void cancel(const char *name, void *(*body)(void *))
 	printf("%s ok\n", name);
 }
 
+/* Calls that wait for a moment only: the request is there when they begin to. What such a call has made goes
+ * with it. */
+static int descriptors(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	int n = 0;
+	while (dir && readdir(dir))
+		n++;
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+static void *ep_thread(void *arg)
+{
+	pthread_cleanup_push(clean, arg);
+	pthread_cancel(pthread_self());
+	made();
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static struct rdma_cm_id *member; /* resolved, for datagrams, without a channel */
+static struct sockaddr_in group = { .sin_family = AF_INET };
+
+static void *join_thread(void *arg)
+{
+	pthread_cleanup_push(clean, arg);
+	pthread_cancel(pthread_self());
+	rdma_join_multicast(member, (struct sockaddr *)&group, NULL);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void *join_ex_thread(void *arg)
+{
+	struct rdma_cm_join_mc_attr_ex attr = { .comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+		.join_flags = RDMA_MC_JOIN_FLAG_FULLMEMBER, .addr = (struct sockaddr *)&group };
+	pthread_cleanup_push(clean, arg);
+	pthread_cancel(pthread_self());
+	rdma_join_multicast_ex(member, &attr, NULL);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static struct rdma_cm_id *new_member(void)
+{
+	struct sockaddr_in here = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(9) };
+	struct rdma_cm_id *id;
+	group.sin_addr.s_addr = inet_addr("239.1.2.3");
+	if (rdma_create_id(NULL, &id, NULL, RDMA_PS_UDP) || rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 2000))
+		DIE("an identifier for datagrams");
+	return id;
+}
+
+static void requested(const char *name, void *(*body)(void *))
+{
+	int before = 0;
+	for (int i = 0; i < 20; i++) {
+		pthread_t thread;
+		void *end = NULL;
+		atomic_store(&cleaned, 0);
+		if (body != ep_thread)
+			member = new_member();
+		if (pthread_create(&thread, NULL, body, NULL) || pthread_join(thread, &end))
+			DIE("thread");
+		if (end != PTHREAD_CANCELED || atomic_load(&cleaned) != 1)
+			return FAIL("%s: went on to its end", name);
+		if (body != ep_thread && rdma_destroy_id(member))
+			FAIL("%s: rdma_destroy_id", name);
+		if (i == 3)
+			before = descriptors();
+	}
+	if (descriptors() != before)
+		FAIL("%s: %d descriptors became %d", name, before, descriptors());
+	printf("%s ok\n", name);
+}
+
+/* The same calls, of threads that nobody cancels. */
+static void undisturbed(void)
+{
+	rdma_destroy_ep(made());
+	member = new_member();
+	if (rdma_join_multicast(member, (struct sockaddr *)&group, NULL) ||
+	    rdma_leave_multicast(member, (struct sockaddr *)&group) || rdma_destroy_id(member))
+		FAIL("a group is not joined, or not left");
+}
+
 /* Calls that do not wait go on to their end with a request pending, whatever they read and write inside. */
 static void *busy_thread(void *arg)
 {
@@ -206,6 +295,11 @@ int main(int argc, char **argv)
 		DIE("listen");
 	cancel("rdma_get_request", request_thread);
 	cancel("rdma_connect", connect_thread);
+	undisturbed();
+	requested("rdma_create_ep", ep_thread);
+	requested("rdma_join_multicast", join_thread);
+	requested("rdma_join_multicast_ex", join_ex_thread);
+	undisturbed();
 	if (rdma_destroy_id(listener))
 		DIE("destroy");
 	busy();

@@ -51,7 +51,7 @@ struct Handler {
 
 /// What a waiting call needs meanwhile.
 enum Kept {
-    Anything { _what: Box<dyn Any> },
+    Anything { what: Box<dyn Any> },
     Asleep(Box<dyn Sleep>),
 }
 
@@ -115,8 +115,8 @@ pub(crate) type Read = std::io::Result<()>;
 
 /// Keeps something as long as the calling thread waits, for the next [`Turn::Read`].
 pub(crate) fn keep(what: impl Any) {
-    let _what = Box::new(what);
-    put(Kept::Anything { _what });
+    let what = Box::new(what);
+    put(Kept::Anything { what });
 }
 
 /// As [`enter`](super::boundary::enter), for calls that wait for events, in a read(2), as with a device of
@@ -124,11 +124,25 @@ pub(crate) fn keep(what: impl Any) {
 pub(crate) fn enter_waiting<C: Convention<T>, T>(
     turn: impl Fn(Option<Read>) -> Outcome<Turn<T>>,
 ) -> C::Ret {
+    enter_keeping::<C, T, Nothing>(|read, _| turn(read))
+}
+
+/// Of this there is none.
+enum Nothing {}
+
+/// As [`enter_waiting`], for calls in stages: each turn gets what the one before let [`keep`] keep. It is
+/// dropped where the thread is cancelled.
+pub(crate) fn enter_keeping<C: Convention<T>, T, K: Any>(
+    turn: impl Fn(Option<Read>, Option<K>) -> Outcome<Turn<T>>,
+) -> C::Ret {
     let mut came = None;
     loop {
         let step = guard(|| {
-            drop(take());
-            turn(came.map(read_outcome))
+            let kept = match take() {
+                Some(Kept::Anything { what }) => what.downcast::<K>().ok(),
+                Some(Kept::Asleep(_)) | None => None,
+            };
+            turn(came.map(read_outcome), kept.map(|kept| *kept))
         });
         let fd = match step {
             Ok(Turn::Over(value)) => return C::answer(Ok(value)),

@@ -7,9 +7,10 @@ use rocebud_objects::{Errno, Misuse};
 use rocebud_verbs::cm::CmRequest;
 
 use super::super::boundary::{Arg, MinusOne, NULL, Outcome, Silent, enter, guard, set_errno};
+use super::super::sleep::enter_waiting;
 use super::super::types::Plain;
 use super::address::AF_IB;
-use super::event::complete;
+use super::event::completing;
 use super::id::{AddrInfo, Id, Resolved};
 use super::types::{
     PS_IB, PS_IPOIB, PS_TCP, PS_UDP, RC, UC, UD, XRC_RECV, XRC_SEND, event, rdma_addrinfo,
@@ -251,39 +252,47 @@ extern "C" fn rdma_freeaddrinfo(list: *mut rdma_addrinfo) {
     });
 }
 
+/// The answer is there when this returns; the event says so.
+fn resolve_for(
+    this: &Id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: Arg<rdma_addrinfo>,
+) -> Outcome<()> {
+    if !matches!(this.state().resolved, Resolved::No) {
+        return Err(Misuse::new(
+            Errno::EBUSY,
+            "rdma_resolve_addrinfo: the last answer has not been taken",
+        ));
+    }
+    let hints = option_of(hints)?;
+    if hints.is_some_and(|h| h.ai_flags & SA != 0) {
+        return Err(NO_SA);
+    }
+    let list = lookup(node, service, hints.as_ref()).map_err(|e| match e {
+        Failure::Errno(e) => e,
+        Failure::Resolver(_) => Misuse::new(Errno(libc::ENOENT), "no such name"),
+    })?;
+    this.state().resolved = Resolved::Yes(AddrInfo(list));
+    this.manager.tell(CmRequest::WriteEvent {
+        id: this.number,
+        kind: event::ADDRINFO_RESOLVED,
+        status: 0,
+        argument: 0,
+    })
+}
+
 /// `rdma_resolve_addrinfo`: as `rdma_getaddrinfo`, with an event at its end.
 #[unsafe(no_mangle)]
-extern "C" fn rdma_resolve_addrinfo(
+extern "C-unwind" fn rdma_resolve_addrinfo(
     id: *mut rdma_cm_id,
     node: *const c_char,
     service: *const c_char,
     hints: Arg<rdma_addrinfo>,
 ) -> c_int {
-    enter::<MinusOne, c_int>(|| {
+    enter_waiting::<MinusOne, c_int>(|read| {
         let this = Id::of(id)?;
-        if !matches!(this.state().resolved, Resolved::No) {
-            return Err(Misuse::new(
-                Errno::EBUSY,
-                "rdma_resolve_addrinfo: the last answer has not been taken",
-            ));
-        }
-        let hints = option_of(hints)?;
-        if hints.is_some_and(|h| h.ai_flags & SA != 0) {
-            return Err(NO_SA);
-        }
-        let list = lookup(node, service, hints.as_ref()).map_err(|e| match e {
-            Failure::Errno(e) => e,
-            Failure::Resolver(_) => Misuse::new(Errno(libc::ENOENT), "no such name"),
-        })?;
-        this.state().resolved = Resolved::Yes(AddrInfo(list));
-        this.manager.tell(CmRequest::WriteEvent {
-            id: this.number,
-            kind: event::ADDRINFO_RESOLVED,
-            status: 0,
-            argument: 0,
-        })?;
-        complete(this)?;
-        Ok(0)
+        completing(this, read, || resolve_for(this, node, service, hints))
     })
 }
 

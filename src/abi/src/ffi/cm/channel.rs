@@ -126,17 +126,6 @@ pub(super) enum Taken {
     Destroyed,
 }
 
-/// Reads a channel's descriptor, where the caller cannot leave that to the boundary.
-pub(super) fn read(fd: c_int) -> Read {
-    let mut byte = 0_u8;
-    // SAFETY: a channel's own descriptor, and room for one byte.
-    let n = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, 0) };
-    match n {
-        0.. => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
 /// `rdma_create_event_channel`
 #[unsafe(no_mangle)]
 extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {

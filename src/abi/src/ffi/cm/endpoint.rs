@@ -1,13 +1,14 @@
 //! Endpoints: an identifier with everything on it, from one `rdma_addrinfo`.
 
 use core::ffi::{c_int, c_uint};
+use std::os::fd::RawFd;
 
 use rocebud_objects::{Errno, Misuse};
 
 use super::super::boundary::{Arg, MinusOne, NULL, Outcome, Silent, enter};
-use super::super::sleep::{Turn, enter_waiting};
+use super::super::sleep::{Read, Turn, enter_keeping, enter_waiting, keep};
 use super::super::types::{ibv_pd, ibv_qp_init_attr};
-use super::event::{complete, turn};
+use super::event::{completing, turn};
 use super::id::{Id, Init, Make, see, show};
 use super::types::{event, rdma_addrinfo, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 
@@ -36,16 +37,13 @@ impl Id {
         Ok(())
     }
 
-    fn reach(
+    /// With its address and its route resolved.
+    fn furnish(
         &self,
         wanted: &rdma_addrinfo,
         pd: *mut ibv_pd,
         init: Arg<ibv_qp_init_attr>,
     ) -> Outcome<()> {
-        self.resolve_address(wanted.ai_src_addr, wanted.ai_dst_addr, TIMEOUT_MS)?;
-        complete(self)?;
-        self.resolve_route()?;
-        complete(self)?;
         if !init.is_null() {
             let mut full = init.get()?;
             full.qp_type = wanted.ai_qp_type.cast_unsigned();
@@ -71,36 +69,84 @@ fn destroy(id: *mut rdma_cm_id) -> Outcome<()> {
     Id::destroy(id)
 }
 
-/// `rdma_create_ep`
-#[unsafe(no_mangle)]
-extern "C" fn rdma_create_ep(
-    id: *mut *mut rdma_cm_id,
-    wanted: Arg<rdma_addrinfo>,
-    pd: *mut ibv_pd,
-    init: Arg<ibv_qp_init_attr>,
-) -> c_int {
-    enter::<MinusOne, c_int>(|| {
-        if id.is_null() {
-            return Err(NULL);
-        }
-        let wanted = wanted.get()?;
-        let made = Id::create(Make {
+/// An endpoint on its way to its peer. It goes with the call that makes it.
+struct Making {
+    id: *mut rdma_cm_id,
+    /// The address is resolved; the route is being resolved.
+    on_route: bool,
+}
+
+impl Making {
+    fn begin(wanted: &rdma_addrinfo) -> Outcome<Self> {
+        let id = Id::create(Make {
             channel: core::ptr::null_mut(),
             context: core::ptr::null_mut(),
             ps: wanted.ai_port_space,
             qp_type: wanted.ai_qp_type as c_uint,
         })?;
-        let furnished = Id::of(made).and_then(|this| match wanted.ai_flags & PASSIVE {
-            0 => this.reach(&wanted, pd, init),
-            _ => this.listen_as(&wanted, pd, init),
-        });
-        if let Err(e) = furnished {
-            destroy(made)?;
-            return Err(e);
+        Ok(Self {
+            id,
+            on_route: false,
+        })
+    }
+
+    /// The next that is to be waited for, or nothing more.
+    fn reach(&mut self, wanted: &rdma_addrinfo, mut read: Option<Read>) -> Outcome<Option<RawFd>> {
+        let this = Id::of(self.id)?;
+        loop {
+            let turn = completing(this, read.take(), || {
+                if self.on_route {
+                    return this.resolve_route();
+                }
+                this.resolve_address(wanted.ai_src_addr, wanted.ai_dst_addr, TIMEOUT_MS)
+            })?;
+            match turn {
+                Turn::Read(fd) => return Ok(Some(fd)),
+                Turn::Over(_) | Turn::Never if self.on_route => return Ok(None),
+                Turn::Over(_) | Turn::Never => self.on_route = true,
+            }
+        }
+    }
+
+    /// It is the program's.
+    fn done(self) -> *mut rdma_cm_id {
+        core::mem::ManuallyDrop::new(self).id
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let _: Outcome<()> = destroy(self.id);
+    }
+}
+
+/// `rdma_create_ep`
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rdma_create_ep(
+    id: *mut *mut rdma_cm_id,
+    wanted: Arg<rdma_addrinfo>,
+    pd: *mut ibv_pd,
+    init: Arg<ibv_qp_init_attr>,
+) -> c_int {
+    enter_keeping::<MinusOne, c_int, Making>(|read, kept| {
+        if id.is_null() {
+            return Err(NULL);
+        }
+        let wanted = wanted.get()?;
+        let read = read.filter(|_| kept.is_some());
+        let mut making = kept.map_or_else(|| Making::begin(&wanted), Ok)?;
+        let this = Id::of(making.id)?;
+        if wanted.ai_flags & PASSIVE != 0 {
+            this.listen_as(&wanted, pd, init)?;
+        } else if let Some(fd) = making.reach(&wanted, read)? {
+            keep(making);
+            return Ok(Turn::Read(fd));
+        } else {
+            this.furnish(&wanted, pd, init)?;
         }
         // SAFETY: rdma_cma.h: room for a pointer.
-        unsafe { id.write(made) };
-        Ok(0)
+        unsafe { id.write(making.done()) };
+        Ok(Turn::Over(0))
     })
 }
 

@@ -8,7 +8,7 @@ use rocebud_verbs::cm::{CmAnswer, CmDatagram, CmDetails, CmEvent, CmParam, CmReq
 use super::super::boundary::{MinusOne, NULL, Outcome, enter};
 use super::super::sleep::{Read, Turn, enter_waiting};
 use super::super::types::Plain;
-use super::channel::{self, Channel, Taken};
+use super::channel::{Channel, Taken};
 use super::id::{Id, Make, find, find_for_event, find_orphan, see, show};
 use super::qp::c_ah;
 use super::types::{
@@ -241,24 +241,10 @@ fn child(
     })
 }
 
-/// The next event of a channel that is the program's business; waits under the boundary, where the
-/// thread cannot be cancelled.
-pub(super) fn next(channel: *mut rdma_event_channel) -> Outcome<*mut rdma_cm_event> {
-    let channel = Channel::of(channel)?;
-    let mut read = channel::read(channel.fd());
-    loop {
-        match after_read(channel, read)? {
-            Turn::Over(event) => return Ok(event),
-            Turn::Read(fd) => read = channel::read(fd),
-            Turn::Never => return Err(CLOSED),
-        }
-    }
-}
-
 const CLOSED: Misuse =
     Misuse::invalid("the channel was destroyed while a call waited for its event");
 
-/// As [`next`], for calls that leave the wait to the boundary.
+/// The next event of a channel that is the program's business; the wait is left to the boundary.
 pub(super) fn turn(
     channel: *mut rdma_event_channel,
     read: Option<Read>,
@@ -321,17 +307,8 @@ fn abandon(manager: &Manager, event: &CmEvent) {
     }
 }
 
-/// For identifiers whose calls wait: takes the event that the call brought about, and makes its
-/// status the call's.
-pub(super) fn complete(id: &Id) -> Outcome<()> {
-    if !id.is_sync() {
-        return Ok(());
-    }
-    id.drop_event();
-    conclude(id, next(see!(id, channel: *mut rdma_event_channel))?)
-}
-
-/// As [`complete`], for calls that leave the wait to their outermost frame; `begin` brings the event about.
+/// For identifiers whose calls wait: takes the event that the call brought about, and makes its status the
+/// call's. The wait is left to the call's outermost frame; `begin` brings the event about.
 pub(super) fn completing(
     id: &Id,
     read: Option<Read>,

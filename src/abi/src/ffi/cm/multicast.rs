@@ -7,8 +7,9 @@ use rocebud_objects::{Errno, Misuse};
 use rocebud_verbs::cm::{CmAnswer, CmDatagram, CmRequest, refusal};
 
 use super::super::boundary::{Arg, MinusOne, Outcome, enter};
+use super::super::sleep::enter_waiting;
 use super::address;
-use super::event::complete;
+use super::event::completing;
 use super::id::Id;
 use super::types::{event, rdma_cm_id, rdma_cm_join_mc_attr_ex, sockaddr_storage};
 use super::verbs::{self, outcome};
@@ -39,6 +40,7 @@ const MISSING: Misuse = Misuse::new(
 );
 
 impl Id {
+    /// The event says what came of it.
     fn join(&self, group: *const u8, send_only: bool, context: *mut c_void) -> Outcome<()> {
         let address = address::read(group)?;
         let answer = {
@@ -61,7 +63,7 @@ impl Id {
             answer
         };
         match answer {
-            CmAnswer::Joined(_) => complete(self),
+            CmAnswer::Joined(_) => Ok(()),
             answer => Err(refusal(&answer)),
         }
     }
@@ -120,6 +122,10 @@ impl Id {
             membership: number,
         });
         if let Ok(CmAnswer::Reported(reported)) = answer {
+            // Of an identifier whose calls wait, the call before has it.
+            if self.is_sync() {
+                self.drop_event();
+            }
             // Counted down to nothing when it is gone already.
             self.wait(reported, |state| {
                 let mut all = state.memberships.iter();
@@ -137,24 +143,27 @@ impl Id {
 
 /// `rdma_join_multicast`
 #[unsafe(no_mangle)]
-extern "C" fn rdma_join_multicast(
+extern "C-unwind" fn rdma_join_multicast(
     id: *mut rdma_cm_id,
     group: *const u8,
     context: *mut c_void,
 ) -> c_int {
-    enter::<MinusOne, c_int>(|| Id::of(id)?.join(group, false, context).map(|()| 0))
+    enter_waiting::<MinusOne, c_int>(|read| {
+        let this = Id::of(id)?;
+        completing(this, read, || this.join(group, false, context))
+    })
 }
 
 /// `rdma_join_multicast_ex`
 #[unsafe(no_mangle)]
-extern "C" fn rdma_join_multicast_ex(
+extern "C-unwind" fn rdma_join_multicast_ex(
     id: *mut rdma_cm_id,
     attr: Arg<rdma_cm_join_mc_attr_ex>,
     context: *mut c_void,
 ) -> c_int {
     const ADDRESS_AND_FLAGS: u32 = 1 | 1 << 1;
     const SEND_ONLY: u32 = 1;
-    enter::<MinusOne, c_int>(|| {
+    enter_waiting::<MinusOne, c_int>(|read| {
         let (this, wanted) = (Id::of(id)?, attr.get()?);
         if wanted.comp_mask > ADDRESS_AND_FLAGS {
             return Err(Misuse::new(
@@ -167,8 +176,9 @@ extern "C" fn rdma_join_multicast_ex(
                 "rdma_join_multicast_ex: address and flags must be there",
             ));
         }
-        this.join(wanted.addr, wanted.join_flags == SEND_ONLY, context)?;
-        Ok(0)
+        completing(this, read, || {
+            this.join(wanted.addr, wanted.join_flags == SEND_ONLY, context)
+        })
     })
 }
 
