@@ -14,9 +14,19 @@ use super::super::types::{
     ibv_port_attr, ibv_qp, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_wc,
 };
 
+// Channels, and the events in them.
 unsafe extern "C" {
     pub(super) fn rdma_create_event_channel() -> *mut rdma_event_channel;
     pub(super) fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
+    pub(super) fn rdma_get_cm_event(
+        channel: *mut rdma_event_channel,
+        event: *mut *mut rdma_cm_event,
+    ) -> c_int;
+    pub(super) fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
+}
+
+// Identifiers: made, set, moved.
+unsafe extern "C" {
     pub(super) fn rdma_create_id(
         channel: *mut rdma_event_channel,
         id: *mut *mut rdma_cm_id,
@@ -24,25 +34,7 @@ unsafe extern "C" {
         ps: c_int,
     ) -> c_int;
     pub(super) fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
-    pub(super) fn rdma_bind_addr(id: *mut rdma_cm_id, address: *const u8) -> c_int;
-    pub(super) fn rdma_resolve_addr(
-        id: *mut rdma_cm_id,
-        source: *const u8,
-        destination: *const u8,
-        timeout_ms: c_int,
-    ) -> c_int;
-    pub(super) fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
-    pub(super) fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
-    pub(super) fn rdma_connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> c_int;
-    pub(super) fn rdma_accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> c_int;
-    pub(super) fn rdma_reject(id: *mut rdma_cm_id, data: *const u8, length: u8) -> c_int;
-    pub(super) fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
     pub(super) fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int;
-    pub(super) fn rdma_get_cm_event(
-        channel: *mut rdma_event_channel,
-        event: *mut *mut rdma_cm_event,
-    ) -> c_int;
-    pub(super) fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
     pub(super) fn rdma_set_option(
         id: *mut rdma_cm_id,
         level: c_int,
@@ -56,6 +48,31 @@ unsafe extern "C" {
         init: *mut ibv_qp_init_attr,
     ) -> c_int;
     pub(super) fn rdma_destroy_qp(id: *mut rdma_cm_id);
+}
+
+// The way to a peer.
+unsafe extern "C" {
+    pub(super) fn rdma_bind_addr(id: *mut rdma_cm_id, address: *const u8) -> c_int;
+    pub(super) fn rdma_resolve_addr(
+        id: *mut rdma_cm_id,
+        source: *const u8,
+        destination: *const u8,
+        timeout_ms: c_int,
+    ) -> c_int;
+    pub(super) fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
+}
+
+// Connections: asked for, accepted, ended.
+unsafe extern "C" {
+    pub(super) fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
+    pub(super) fn rdma_connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> c_int;
+    pub(super) fn rdma_accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> c_int;
+    pub(super) fn rdma_reject(id: *mut rdma_cm_id, data: *const u8, length: u8) -> c_int;
+    pub(super) fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
+}
+
+// Memory.
+unsafe extern "C" {
     pub(super) fn ibv_reg_mr(
         pd: *mut ibv_pd,
         address: *mut c_void,
@@ -63,14 +80,20 @@ unsafe extern "C" {
         access: c_int,
     ) -> *mut ibv_mr;
     pub(super) fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
+}
+
+// Events of completion queues.
+unsafe extern "C" {
     pub(super) fn ibv_get_cq_event(
         channel: *mut ibv_comp_channel,
         cq: *mut *mut ibv_cq,
         context: *mut *mut c_void,
     ) -> c_int;
     pub(super) fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32);
-    pub(super) fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
-    pub(super) fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
+}
+
+// Where a port is, and ways from it for datagrams.
+unsafe extern "C" {
     pub(super) fn ibv_query_port(
         context: *mut ibv_context,
         port: u8,
@@ -78,6 +101,8 @@ unsafe extern "C" {
     ) -> c_int;
     fn ibv_query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid)
     -> c_int;
+    pub(super) fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
+    pub(super) fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
 }
 
 /// `IBV_ACCESS_LOCAL_WRITE`, `_REMOTE_WRITE`
