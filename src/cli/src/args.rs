@@ -57,7 +57,7 @@ pub(crate) struct InteropArgs {
     pub(crate) arguments: Vec<OsString>,
 }
 
-/// Run a verbs program on rocebud's devices.
+/// Run a verbs program on rocebud's devices
 ///
 /// Puts rocebud's libibverbs.so.1 and librdmacm.so.1 first in LD_LIBRARY_PATH and
 /// becomes PROGRAM, so signals and the exit status are the program's own. A
@@ -86,7 +86,7 @@ pub(crate) struct RunArgs {
     pub(crate) program: Vec<OsString>,
 }
 
-/// Run the daemon in the foreground, until it is stopped.
+/// Run the daemon in the foreground, until it is stopped
 ///
 /// Programs start one by themselves; a system's own (as root) serves all users,
 /// has larger receive buffers and keeps running.
@@ -128,7 +128,7 @@ pub(crate) struct DevicesArgs {
     pub(crate) json: bool,
 }
 
-/// Show daemon, processes, queue pairs and counters, and what went wrong.
+/// Show daemon, processes, queue pairs and counters, and what went wrong
 ///
 /// Processes that ended a short time ago are listed too, with the reason of each
 /// queue pair's first error completion.

@@ -19,11 +19,6 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// There is nothing under the heading.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows.len() <= 1
-    }
-
     /// The text, each line after `indent` spaces.
     pub(crate) fn text(&self, indent: usize) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -57,7 +52,6 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_widest_cell_and_lines_end_clean() {
         let mut table = Table::new(["NAME", "X", "LAST"]);
-        assert!(table.is_empty());
         table.row(["a".into(), "long".into(), String::new()]);
         table.row(["b".into(), String::new(), "end".into()]);
         assert_eq!(

@@ -58,14 +58,14 @@ fn daemon(text: &mut String, report: &StatusReport) {
         report.socket,
         size(report.rcvbuf_bytes)
     );
-    let _ = match &report.no_rings {
-        None => writeln!(text, "Rings for small packets of programs that poll: yes"),
-        Some(why) => writeln!(text, "Rings for small packets: no, {why}"),
-    };
-    for remark in &report.remarks {
-        let _ = writeln!(text, "Note: {remark}");
+    match &report.no_rings {
+        None => text.push_str("Rings for small packets of programs that poll: yes\n"),
+        Some(why) => sentence(text, "Rings for small packets: no,", why, 2),
     }
-    let title = "Counters of the daemon (packets for no process)";
+    for remark in &report.remarks {
+        sentence(text, "Note:", remark, 2);
+    }
+    let title = "Counters of the daemon (rdma_cm, packets for no process)";
     counters(text, title, &report.counters, 0);
 }
 
@@ -91,7 +91,7 @@ fn connections(text: &mut String, report: &StatusReport) {
     }
     counters(text, "Counters of rdma_cm", &has.counters, 0);
     for peer in &has.peers {
-        let _ = writeln!(text, "Peer {}: {}", peer.address, standing(peer));
+        sentence(text, &format!("Peer {}:", peer.address), &standing(peer), 2);
     }
 }
 
@@ -160,30 +160,40 @@ fn process_text(text: &mut String, process: &Process) {
         );
     }
     counters(text, "Counters", &process.counters, 2);
-    let mut table = Table::new(["QPN", "TYPE", "STATE", "PEER", "LAST EVENT"]);
-    for qp in &process.qps {
-        table.row([
-            qp.qpn.clone(),
-            qp.kind.to_owned(),
-            qp.state.to_owned(),
-            peer(qp),
-            qp.events
-                .last()
-                .map_or_else(String::new, |e| format!("{} ago: {}", ago(e), e.text)),
-        ]);
-    }
-    if !table.is_empty() {
-        text.push_str(&table.text(2));
-    }
+    table_of(text, &process.qps);
     for qp in &process.qps {
         if let Some(error) = &qp.error {
-            let _ = writeln!(
-                text,
-                "  {} failed {} ago: {}",
-                qp.qpn,
-                ago(error),
-                error.text
-            );
+            let start = format!("  {} failed {} ago:", qp.qpn, ago(error));
+            sentence(text, &start, &error.text, 4);
+        }
+    }
+}
+
+/// Queue pairs, a line each; an event that does not fit stands below.
+fn table_of(text: &mut String, qps: &[Qp]) {
+    if qps.is_empty() {
+        return;
+    }
+    let last = "LAST EVENT";
+    let mut table = Table::new(["QPN", "TYPE", "STATE", "PEER", last]);
+    for qp in qps {
+        let (qpn, kind, state) = (qp.qpn.clone(), qp.kind.to_owned(), qp.state.to_owned());
+        table.row([qpn, kind, state, peer(qp), String::new()]);
+    }
+    let table = table.text(2);
+    let mut lines = table.lines();
+    let heading = lines.next().unwrap_or_default();
+    let _ = writeln!(text, "{heading}");
+    let column = heading.find(last).unwrap_or(0);
+    for (line, qp) in lines.zip(qps) {
+        let event = qp.events.last();
+        let event = event.map_or_else(String::new, |e| format!("{} ago: {}", ago(e), e.text));
+        if column + event.chars().count() <= COLUMNS {
+            let whole = format!("{line:column$}{event}");
+            let _ = writeln!(text, "{}", whole.trim_end());
+        } else {
+            let _ = writeln!(text, "{line}");
+            sentence(text, "", &event, 4);
         }
     }
 }
@@ -206,7 +216,8 @@ pub(super) fn queue_pairs(process: &Process) -> String {
             let _ = writeln!(text, "  {counts}");
         }
         if let Some(error) = &qp.error {
-            let _ = writeln!(text, "  First error, {} ago: {}", ago(error), error.text);
+            let start = format!("  First error, {} ago:", ago(error));
+            sentence(&mut text, &start, &error.text, 4);
         }
         if qp.events.is_empty() {
             text.push_str("  No events.\n");
@@ -214,7 +225,8 @@ pub(super) fn queue_pairs(process: &Process) -> String {
             text.push_str("  Last events:\n");
         }
         for event in &qp.events {
-            let _ = writeln!(text, "  {:>12} ago  {}", ago(event), event.text);
+            let start = format!("  {:>12} ago ", ago(event));
+            sentence(&mut text, &start, &event.text, 20);
         }
     }
     text
@@ -228,18 +240,38 @@ fn peer(qp: &Qp) -> String {
     }
 }
 
-/// Counters in lines of their own length.
+/// Counters in lines that fit.
 fn counters(text: &mut String, title: &str, list: &[(impl AsRef<str>, u64)], indent: usize) {
     if list.is_empty() {
         return;
     }
-    let mut line = format!("{:indent$}{title}:", "");
-    for (at, (name, n)) in list.iter().enumerate() {
+    let word = |(at, (name, n)): (usize, &(_, u64))| {
         let comma = if at + 1 < list.len() { "," } else { "" };
-        let word = format!(" {} {n}{comma}", name.as_ref());
-        if line.len() + word.len() > COLUMNS {
+        format!("{} {n}{comma}", AsRef::<str>::as_ref(name))
+    };
+    let title = format!("{:indent$}{title}:", "");
+    let words = list.iter().enumerate().map(word);
+    fill(text, &title, words, indent + 2);
+}
+
+/// A sentence behind `start`, in lines that fit.
+fn sentence(text: &mut String, start: &str, words: &str, indent: usize) {
+    let words = words.split(' ').map(str::to_owned);
+    fill(text, start, words, indent);
+}
+
+/// Words behind `start`; the lines that follow the first begin with `indent` spaces.
+fn fill(text: &mut String, start: &str, words: impl Iterator<Item = String>, indent: usize) {
+    let length = |line: &str| line.chars().count();
+    let mut line = start.to_owned();
+    for word in words {
+        if line.is_empty() {
+            line = format!("{:indent$}", "");
+        } else if length(&line) + 1 + length(&word) > COLUMNS {
             text.push_str(&line);
-            line = format!("\n{:1$}", "", indent + 1);
+            line = format!("\n{:indent$}", "");
+        } else {
+            line.push(' ');
         }
         line.push_str(&word);
     }
@@ -285,6 +317,59 @@ mod tests {
         assert!(text.starts_with("  Counters: counter_0 0, ") && text.ends_with("39 1521\n"));
         let words: Vec<&str> = text.split_whitespace().collect();
         assert_eq!(words.len(), 1 + 2 * list.len(), "{text}");
+    }
+
+    #[test]
+    fn what_is_long_goes_on_in_further_lines_and_loses_no_word() {
+        let said = "the peer refused psn 0x000001: remote access error (rkey, range, permission \
+                    or protection domain)";
+        let event = |text: &str| Event {
+            age_ms: 57.671,
+            psn: 1,
+            text: text.to_owned(),
+        };
+        let qp = |text: &str| Qp {
+            qpn: "0xfec62d".to_owned(),
+            qpn_number: 0xfe_c62d,
+            kind: "RC",
+            state: "destroyed",
+            dest_qpn: "0x51fa5c".to_owned(),
+            sgid: "::ffff:10.77.0.1".to_owned(),
+            dgid: "::ffff:10.77.0.2".to_owned(),
+            counts: Vec::new(),
+            error: Some(event(said)),
+            events: vec![event(text)],
+        };
+        let qps = ["entered RESET", said, "short"].map(qp).into();
+        let process = Process {
+            qps,
+            ..Process::default()
+        };
+        let mut report = StatusReport {
+            no_rings: Some(said.to_owned()),
+            remarks: vec![said.to_owned()],
+            ..StatusReport::default()
+        };
+        report.connections.peers = vec![PeerStatus {
+            address: "fd00:1111:2222:3333:4444:5555:6666:7777".to_owned(),
+            asked: false,
+            ours: true,
+            id_bound: 0,
+            receive_buffer: 1 << 28,
+            extensions: 1,
+        }];
+        let count = |text: &str| {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            words.join(" ").matches(said).count()
+        };
+        let status = overview(&report, std::slice::from_ref(&process));
+        let story = queue_pairs(&process);
+        for text in [&status, &story] {
+            assert!(text.lines().all(|l| l.chars().count() <= COLUMNS), "{text}");
+        }
+        assert_eq!((count(&status), count(&story)), (6, 4), "{status}{story}");
+        assert!(status.contains("\n    57.671 ms ago: entered RESET\n"));
+        assert!(status.contains("10.77.0.2  57.671 ms ago: short\n"));
     }
 
     #[test]

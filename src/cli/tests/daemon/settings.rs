@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::world::{enter, output, rocebud, status};
+use crate::world::{enter, one_line, output, rocebud, status};
 
 /// `rocebud devices` with a variable.
 fn devices(variable: &str, value: &str) -> Command {
@@ -20,7 +20,7 @@ fn starts_with_a_remark(variable: &str, value: &str, remark: &str) {
     let (ok, out, err) = output(&mut rocebud(&["status"]));
     assert!(ok, "{err}");
     assert!(
-        out.contains(&format!("Note: {}", err_line(remark))),
+        one_line(&out).contains(&format!("Note: {}", err_line(remark))),
         "{out}"
     );
     // Who finds it running has not caused anything.
@@ -56,6 +56,19 @@ fn a_receive_buffer_that_is_no_number_is_the_usual_one_and_said() {
         "rocebud: ROCEBUD_RCVBUF is \"64M\", which counts as not set: it wants a number of bytes",
     );
     assert!(status().rcvbuf_bytes > 1 << 20, "{:?}", status());
+}
+
+#[test]
+fn a_receive_buffer_that_is_too_large_a_number_is_told_the_largest() {
+    if !enter() {
+        return;
+    }
+    starts_with_a_remark(
+        "ROCEBUD_RCVBUF",
+        "4294967296",
+        "rocebud: ROCEBUD_RCVBUF is \"4294967296\", which counts as not set: it wants a number of \
+         bytes, digits only, at most 4294967295",
+    );
 }
 
 #[test]

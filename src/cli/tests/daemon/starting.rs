@@ -8,8 +8,8 @@ use rocebud_ctl::Client;
 use rocebud_ctl::messages::Role;
 
 use crate::world::{
-    NOBODY, ROCEBUD, SystemDaemon, actor, as_nobody, connect, enter, output, rocebud, status, text,
-    wait,
+    NOBODY, ROCEBUD, SystemDaemon, actor, as_nobody, connect, enter, one_line, output, rocebud,
+    status, text, wait,
 };
 
 #[test]
@@ -74,7 +74,7 @@ fn a_daemon_stays_longer_to_explain_an_error() {
     let (ok, out, err) = output(&mut rocebud(&["status"]));
     assert!(ok, "{err}");
     assert!(
-        out.contains("IBV_WC_RETRY_EXC_ERR: no answer after retry_cnt retries"),
+        one_line(&out).contains("IBV_WC_RETRY_EXC_ERR: no answer after retry_cnt retries"),
         "{out}"
     );
 }

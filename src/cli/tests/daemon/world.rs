@@ -84,6 +84,11 @@ pub(crate) fn connect() -> Client {
     Client::connect_or_start().unwrap_or_else(|error| panic!("connecting: {error}"))
 }
 
+/// Text without its line breaks: sentences of `rocebud status` go on in the next line.
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// What the running daemon says; panics if there is none.
 pub(crate) fn status() -> StatusReport {
     let client = Client::connect_running(Role::Command)
