@@ -33,7 +33,8 @@ pub fn log_level() -> Setting<LogLevel> {
 #[must_use]
 pub fn receive_buffer() -> Setting<u32> {
     let bytes = |text: &str| text.parse().ok();
-    of_environment("ROCEBUD_RCVBUF", "a number of bytes, digits only", bytes)
+    let expected = "a number of bytes, digits only, at most 4294967295";
+    of_environment("ROCEBUD_RCVBUF", expected, bytes)
 }
 
 /// `ROCEBUD_RING`: whether small packets may come past the sockets.
