@@ -269,7 +269,7 @@ impl Receivers {
         let mut strange = 0;
         loop {
             let want = (*left).clamp(1, socket.want);
-            let passed = socket.ring.as_ref().map_or(0, |ring| ring.passed());
+            let before = socket.ring.as_ref().map(|ring| ring.before_look());
             let (buffers, arrivals) = (&mut self.buffers[..want], &mut self.arrivals[..want]);
             let got = match sys::receive_many(socket.fd.as_fd(), buffers, 0, arrivals) {
                 Ok(got) => got,
@@ -285,9 +285,9 @@ impl Receivers {
                 }
             };
             if got == 0
-                && let Some(ring) = &mut socket.ring
+                && let (Some(ring), Some(before)) = (&mut socket.ring, before)
             {
-                ring.found_none(passed);
+                ring.found_none(before);
                 frames += socket.take_from_ring(FROM_RING_MAX, &mut self.from_rings, sink);
             }
             for (buffer, arrival) in self.buffers.iter().zip(&self.arrivals).take(got) {

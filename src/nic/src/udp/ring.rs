@@ -8,7 +8,7 @@
 //!
 //! Order: every record says how many datagrams the filter had let pass to the socket before it. The
 //! reader counts what it has read there, and so takes from both in the order of their arrival. A datagram
-//! that the socket had no room for is told by a socket that is empty too early.
+//! that the socket had no room for is told by a socket that stays empty ([`order`]).
 //!
 //! Sleep: whoever goes to sleep on the socket closes the ring ([`Ring::sleep`]) and then looks whether
 //! something is in it. The filter looks at that word again after it has put a record there; if the ring
@@ -27,17 +27,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::control::take;
 use crate::sys::set_option;
 
+mod order;
 mod program;
 mod sys;
 
+use order::{Known, Order};
 use program::{HEADERS_AT, NET_HEADER_AT, RECORD_BYTES};
 use sys::Mapped;
 
 /// Bytes of records in flight: some 220 packets. What finds no room goes to the socket.
 const RING_BYTES: usize = 128 << 10;
-
-/// Looks at a socket in vain, after which the datagrams that should have been there are given up.
-const VAIN_LOOKS_MAX: u32 = 64;
 
 /// The word that the reader and the filter share, and what the filter counts. A cache line each, since
 /// one side reads what the other writes.
@@ -185,7 +184,7 @@ impl RingSleep {
     /// There is no need to sleep: packets came by the ring.
     #[must_use]
     pub fn has_packets(&self) -> bool {
-        self.0.0.map.peek().is_some()
+        self.0.0.map.peek_shared().is_some()
     }
 }
 
@@ -198,11 +197,12 @@ impl Drop for RingSleep {
 /// The reading end. One reader at a time.
 pub(super) struct Reader {
     ring: Ring,
-    /// Datagrams read from the socket, as the filter counts.
-    read: u64,
-    /// Of them, empty ones of the filter's.
+    /// Where the next record is. The process that had the ring before may have left anything in the shared
+    /// word, and may change it.
+    at: u64,
+    order: Order,
+    /// Empty datagrams of the filter's that were read.
     kicks: u64,
-    vain_looks: u32,
     /// A record, out of reach of everybody else.
     record: Record,
 }
@@ -223,12 +223,17 @@ pub(super) struct FromRing<'a> {
 }
 
 impl Reader {
+    /// A reader of a new ring, or of what another left behind: then with the oldest record first.
     pub(super) fn new(ring: Ring) -> Self {
+        let map = &ring.0.map;
+        let at = map.consumed();
+        let left = map.peek(at).filter(|found| !found.is_void);
+        let order = Order::at(left.map_or(0, |found| map.first_word(&found)));
         Self {
             ring,
-            read: 0,
+            at,
+            order,
             kicks: 0,
-            vain_looks: 0,
             record: Record([0; RECORD_BYTES]),
         }
     }
@@ -242,50 +247,51 @@ impl Reader {
     pub(super) fn next(&mut self) -> Option<FromRing<'_>> {
         let map = &self.ring.0.map;
         loop {
-            let found = map.peek()?;
-            if found.is_void {
-                map.advance(&found);
-                continue;
+            let found = map.peek(self.at)?;
+            if !found.is_void {
+                if self.order.is_ahead(map.first_word(&found)) {
+                    return None;
+                }
+                map.copy(&found, &mut self.record.0);
             }
-            let after = map.first_word(&found);
-            if self.is_ahead(after) {
-                return None;
+            self.at = map.advance(&found);
+            if !found.is_void {
+                break;
             }
-            map.copy(&found, &mut self.record.0);
-            map.advance(&found);
-            break;
         }
         Some(self.record.read())
     }
 
-    /// The socket has something that came before a record which so many datagrams came before. Counts
-    /// wrap; what the reader is ahead of was given up.
-    #[inline]
-    fn is_ahead(&self, after: u64) -> bool {
-        after.wrapping_sub(self.read).cast_signed() > 0
-    }
-
     /// There is a record, perhaps behind a datagram of the socket's.
     pub(super) fn has_more(&self) -> bool {
-        self.ring.0.map.peek().is_some()
+        self.ring.0.map.peek(self.at).is_some()
     }
 
     /// The socket has nothing for us, as far as the filter knows.
     #[inline]
     pub(super) fn is_socket_dry(&self) -> bool {
-        self.passed() == self.read
+        self.order.is_dry(self.passed())
     }
 
     /// Datagrams that the filter let pass so far.
     #[inline]
-    pub(super) fn passed(&self) -> u64 {
+    fn passed(&self) -> u64 {
         self.ring.0.control().passed.0.load(Ordering::Acquire)
+    }
+
+    /// What is to be known before a look at the socket, for [`Reader::found_none`].
+    pub(super) fn before_look(&self) -> Known {
+        let map = &self.ring.0.map;
+        let next = map.peek(self.at).filter(|found| !found.is_void);
+        Known {
+            after: next.map(|found| map.first_word(&found)),
+            passed: self.passed(),
+        }
     }
 
     /// A datagram was read from the socket. Returns false for one that only wakes.
     pub(super) fn has_read(&mut self, len: usize) -> bool {
-        self.read = self.read.wrapping_add(1);
-        self.vain_looks = 0;
+        self.order.has_read(self.passed());
         let control = self.ring.0.control();
         if len != 0 || control.kicks.0.load(Ordering::Acquire) == self.kicks {
             return true;
@@ -294,25 +300,9 @@ impl Reader {
         false
     }
 
-    /// The socket was empty, when so many had `passed` at least. What a record waits for was lost; what
-    /// none waits for may still be on its way from the filter to the socket.
-    pub(super) fn found_none(&mut self, passed: u64) {
-        let map = &self.ring.0.map;
-        if let Some(found) = map.peek().filter(|found| !found.is_void) {
-            let after = map.first_word(&found);
-            if self.is_ahead(after) {
-                self.read = after;
-            }
-        }
-        if passed == self.read {
-            self.vain_looks = 0;
-            return;
-        }
-        self.vain_looks += 1;
-        if self.vain_looks >= VAIN_LOOKS_MAX {
-            self.vain_looks = 0;
-            self.read = passed;
-        }
+    /// The socket was empty, and this was known before.
+    pub(super) fn found_none(&mut self, before: Known) {
+        self.order.found_none(before);
     }
 }
 
@@ -352,6 +342,25 @@ impl Record {
             ifindex,
             traffic_class: take::<1>(ip, 1)[0],
             hop_limit: take::<1>(ip, 8)[0],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_that_no_reader_is_at_holds_nobody_up() {
+        let Ok(records) = sys::ring_map(RING_BYTES) else {
+            eprintln!("skipped: no rings without CAP_BPF");
+            return;
+        };
+        let control = sys::word_map(size_of::<Control>()).unwrap();
+        let ring = Ring::map(&RingFds { records, control }).unwrap();
+        for position in [1, 8, RING_BYTES as u64, u64::MAX, 1 << 63] {
+            ring.0.map.say_consumed(position);
+            assert!(Reader::new(ring.clone()).next().is_none());
         }
     }
 }

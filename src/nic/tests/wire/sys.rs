@@ -39,6 +39,30 @@ pub(crate) fn is_readable(fd: i32, within: Duration) -> bool {
     unsafe { libc::poll(&raw mut fd, 1, within.as_millis() as i32) == 1 }
 }
 
+/// Keeps this thread on the processor that it is on: packets that it sends from two of them may overtake
+/// one another.
+pub(crate) fn stay_on_this_processor() {
+    // SAFETY: no pointers.
+    let processor = unsafe { libc::sched_getcpu() };
+    // SAFETY: a set of bits, none of which is set.
+    let mut here: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: bits beyond the set are refused by a panic.
+    unsafe { libc::CPU_SET(processor as usize, &mut here) };
+    // SAFETY: the kernel reads as many bytes as the set has.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const here) };
+}
+
+/// Another descriptor of the same socket.
+pub(crate) fn duplicate(fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Everything that arrives at an interface, as frames.
 pub(crate) struct Capture(OwnedFd);
 

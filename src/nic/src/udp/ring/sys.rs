@@ -213,9 +213,20 @@ impl Mapped {
         unsafe { self.control.at.cast::<Control>().as_ref() }
     }
 
-    fn consumed(&self) -> &AtomicU64 {
-        // SAFETY: the first word of a mapped page, written by atomic operations alone.
+    fn consumer(&self) -> &AtomicU64 {
+        // SAFETY: the first word of a mapped page, accessed by atomic operations alone.
         unsafe { self.consumer.at.cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Where the reader said that it is.
+    pub(super) fn consumed(&self) -> u64 {
+        self.consumer().load(Ordering::Relaxed)
+    }
+
+    /// What a process may do with the word that it was given.
+    #[cfg(test)]
+    pub(super) fn say_consumed(&self, at: u64) {
+        self.consumer().store(at, Ordering::Relaxed);
     }
 
     fn produced(&self) -> &AtomicU64 {
@@ -223,11 +234,17 @@ impl Mapped {
         unsafe { self.producer.at.cast::<AtomicU64>().as_ref() }
     }
 
-    /// The oldest record, if it is there.
+    /// The record where the reader said that it is, if it is there.
+    pub(super) fn peek_shared(&self) -> Option<Found> {
+        self.peek(self.consumed())
+    }
+
+    /// The record at a position, if it is there.
     #[inline]
-    pub(super) fn peek(&self) -> Option<Found> {
-        let at = self.consumed().load(Ordering::Relaxed);
-        if self.produced().load(Ordering::Acquire) == at {
+    pub(super) fn peek(&self, at: u64) -> Option<Found> {
+        let ahead = self.produced().load(Ordering::Acquire).wrapping_sub(at);
+        // More than the ring holds: a position that no reader is at.
+        if ahead == 0 || ahead > self.bytes as u64 {
             return None;
         }
         // Heads lie at multiples of eight.
@@ -248,10 +265,11 @@ impl Mapped {
         })
     }
 
-    /// Gives a record back to the kernel.
+    /// Gives a record back to the kernel. Returns where the next one is.
     #[inline]
-    pub(super) fn advance(&self, found: &Found) {
-        self.consumed().store(found.next, Ordering::Release);
+    pub(super) fn advance(&self, found: &Found) -> u64 {
+        self.consumer().store(found.next, Ordering::Release);
+        found.next
     }
 
     /// The first eight bytes of a record.
