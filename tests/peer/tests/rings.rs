@@ -6,7 +6,7 @@ use rocebud_peer::netns::{Host, Wire};
 use rocebud_peer::program::duo;
 use rocebud_peer::runner::{Case, Need};
 use rocebud_peer::status::Status;
-use rocebud_peer::tree::{self, script};
+use rocebud_peer::tree::{self, c_program, script};
 use rocebud_peer::{Failure, Outcome, ensure};
 
 use crate::machine::build_for_everybody;
@@ -17,6 +17,7 @@ const PERFTEST_PORT: u16 = 18515;
 
 pub(crate) fn cases() -> Vec<Case> {
     let lat = [Need::Root, Need::Build, Need::Program("ib_send_lat")];
+    let compiled = [Need::Root, Need::Build, Need::Compiler];
     vec![
         Case::new("small_packets_come_past_the_socket", &lat, past_the_socket),
         Case::new(
@@ -25,6 +26,11 @@ pub(crate) fn cases() -> Vec<Case> {
             ordinary_user,
         ),
         Case::new("rings_can_be_turned_off", &lat, turned_off),
+        Case::new(
+            "programs_that_wait_in_changing_ways",
+            &compiled,
+            changing_ways,
+        ),
         Case::new("rings_end_with_their_processes", &lat, end_with_processes),
     ]
 }
@@ -118,6 +124,27 @@ fn turned_off() -> Outcome {
     let bin = tree::rocebud().display().to_string();
     let said = wire.a.plain(&bin, &["status"]).run()?.succeeded()?;
     ensure(said.contains("no, ROCEBUD_RING is off"), || said.clone())
+}
+
+/// A ring is open while its program polls, and closed while anybody sleeps; no packet may be overtaken by
+/// another, or lie there unseen, whatever the program does next.
+fn changing_ways() -> Outcome {
+    let wire = Wire::new(4300)?;
+    let path = c_program("waits")?;
+    let mut series = Series::default();
+    for service in ["rc", "uc"] {
+        for seed in ["1", "2", "3"] {
+            let both = ["-d", "rb_ve0", "-T", service, "-S", seed, "-n", "4000"];
+            let to_server = [&both[..], &[wire.a.v4.as_str()]].concat();
+            let server = wire.a.rocebud(&path, &both).limit(60);
+            let client = wire.b.rocebud(&path, &to_server).limit(60);
+            let what = format!("{service}, seed {seed}");
+            series.note(&what, duo((&wire.a, &server), &client, 18960));
+        }
+    }
+    series.end()?;
+    let ring = Status::of(&wire.a)?.counter("ring_batches");
+    ensure(ring > 1000, || format!("only {ring} batches by the ring"))
 }
 
 /// Programs that are killed while the ring is in use, and such that end by themselves: filters go with
