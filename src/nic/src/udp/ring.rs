@@ -1,6 +1,6 @@
 //! Packets past the socket: shared memory that the kernel fills while a program polls.
 //!
-//! Half of what a small packet costs is to be queued at a socket, and to be fetched from there by a
+//! A third of what a small packet costs is to be queued at a socket, and to be fetched from there by a
 //! system call; a poll in vain costs a call as well. So a privileged daemon gives each receive socket a
 //! filter ([`program`]) that puts small packets into a ring which the process maps, and drops them from
 //! the socket's point of view. It does so only while the ring is *open*: while somebody polls, and
