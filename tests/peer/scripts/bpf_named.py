@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""How many BPF programs of this name the machine has: bpf_named.py NAME"""
+"""How many BPF programs of these names the machine has: bpf_named.py NAME..."""
 import ctypes, os, platform, struct, sys
 
 PROG_GET_NEXT_ID, PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD = 11, 13, 15
@@ -32,5 +32,5 @@ while True:
             break
         sys.exit(f"bpf: {os.strerror(errno)}")
     last = struct.unpack_from("=I", attr.raw, 4)[0]
-    count += name_of(last) == sys.argv[1]
+    count += name_of(last) in sys.argv[1:]
 print(count)

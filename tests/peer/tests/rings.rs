@@ -161,7 +161,7 @@ fn end_with_processes() -> Outcome {
         keeper.wait_listening(host, 18900)?;
         keepers.push(keeper);
     }
-    let before = filters()?;
+    let before = filters(&wire)?;
     for run in 0..10 {
         let messages = if run % 2 == 0 { "1000" } else { "5000000" };
         let args = ["-F", "-n", messages, "-s", "64"];
@@ -180,7 +180,7 @@ fn end_with_processes() -> Outcome {
         }
         busy(&wire.a)?;
         if run == 1 {
-            let during = filters()?;
+            let during = filters(&wire)?;
             ensure(during > before, || {
                 format!("{during} filters in use, as {before} before")
             })?;
@@ -189,9 +189,9 @@ fn end_with_processes() -> Outcome {
         client.kill();
     }
     let end = Instant::now() + Duration::from_secs(20);
-    while filters()? != before {
+    while filters(&wire)? != before {
         ensure(Instant::now() < end, || {
-            format!("filters are left: {:?}, {before} before", filters())
+            format!("filters are left: {:?}, {before} before", filters(&wire))
         })?;
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -212,13 +212,16 @@ fn busy(host: &Host) -> Outcome {
     Ok(())
 }
 
-/// Filters of rings on this machine.
-fn filters() -> Result<u64, Failure> {
-    let said = Host::outside(
-        "/usr/bin/python3",
-        &[&script("bpf_named.py"), "rocebud_ring"],
-    );
-    let said = said.run()?.succeeded()?;
+/// Filters of the rings that the daemons of both hosts made.
+fn filters(wire: &Wire) -> Result<u64, Failure> {
+    let mut words = vec![script("bpf_named.py")];
+    for host in [&wire.a, &wire.b] {
+        words.push(format!("rb_ring_{}", Status::of(host)?.daemon_pid()));
+    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let said = Host::outside("/usr/bin/python3", &words)
+        .run()?
+        .succeeded()?;
     said.trim()
         .parse()
         .map_err(|_| Failure::Wrong(said.clone()))

@@ -44,9 +44,17 @@ struct MapAttr {
     name: Name,
 }
 
-/// What `bpftool` shows.
+/// What `bpftool` shows: whose it is. At most 15 letters, digits and underscores.
 type Name = [u8; 16];
-const NAME: Name = *b"rocebud_ring\0\0\0\0";
+
+/// `rb_ring_` and the number of this process.
+fn name() -> Name {
+    let mut name = Name::default();
+    let text = format!("rb_ring_{}", std::process::id());
+    let room = name.iter_mut().take(15);
+    room.zip(text.bytes()).for_each(|(to, from)| *to = from);
+    name
+}
 
 /// What `PROG_LOAD` reads.
 #[repr(C)]
@@ -69,7 +77,7 @@ pub(super) fn ring_map(bytes: usize) -> io::Result<OwnedFd> {
     create(&MapAttr {
         kind: MAP_TYPE_RINGBUF,
         entries: bytes as u32,
-        name: NAME,
+        name: name(),
         ..MapAttr::default()
     })
 }
@@ -82,7 +90,7 @@ pub(super) fn word_map(bytes: usize) -> io::Result<OwnedFd> {
         value_bytes: bytes as u32,
         entries: 1,
         flags: MAP_MMAPABLE,
-        name: NAME,
+        name: name(),
         ..MapAttr::default()
     })
 }
@@ -100,7 +108,7 @@ pub(super) fn load(program: &[Op]) -> io::Result<OwnedFd> {
         ops: program.len() as u32,
         first: program.as_ptr().expose_provenance() as u64,
         license: license.as_ptr().expose_provenance() as u64,
-        name: NAME,
+        name: name(),
         ..ProgAttr::default()
     };
     // SAFETY: the kernel reads the structure, the instructions and the text, all of which live here.
