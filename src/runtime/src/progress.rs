@@ -23,7 +23,7 @@ use crate::crowd::{Crowd, Manner, SLEEP_NS};
 use crate::later::Bet;
 use crate::log::{self, Level};
 use crate::lookout::{Lookout, Post};
-use crate::runtime::{ClosedRings, Runtime, Sockets};
+use crate::runtime::{ClosedRings, Runtime, Sockets, as_bits};
 use crate::sync::{lock, try_lock};
 use crate::sys;
 
@@ -325,13 +325,6 @@ impl Progress {
     pub(crate) fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) != 0 || self.outside.load(Ordering::SeqCst)
     }
-}
-
-/// Which are, as bits. A socket beyond the 64th counts as all of them.
-fn readable(fds: &[libc::pollfd]) -> u64 {
-    let ready = fds.iter().enumerate().filter(|(_, fd)| fd.revents != 0);
-    let bits = ready.map(|(i, _)| if i < 64 { 1 << i } else { u64::MAX });
-    bits.fold(0, |all, bit| all | bit)
 }
 
 /// Starts the thread. It lives as long as the process.
@@ -693,7 +686,7 @@ impl<'a> Thread<'a> {
             timer: ready(&fds[1]),
             daemon: ready(&fds[2]),
             forwarded: fds[3..first_socket].iter().any(ready),
-            frames: readable(&fds[first_socket..]) | waiting,
+            frames: as_bits(fds[first_socket..].iter().map(ready)) | waiting,
         }
     }
 }

@@ -92,12 +92,16 @@ pub(crate) struct ClosedRings(Vec<Option<RingSleep>>);
 impl ClosedRings {
     /// Those in which packets wait all the same, as bits in the order of the sockets.
     pub(crate) fn waiting(&self) -> u64 {
-        let rings = self.0.iter().enumerate();
-        let waits = rings.filter(|(_, ring)| ring.as_ref().is_some_and(RingSleep::has_packets));
-        waits.fold(0, |bits, (i, _)| {
-            bits | if i < 64 { 1 << i } else { u64::MAX }
-        })
+        let has = |ring: &Option<RingSleep>| ring.as_ref().is_some_and(RingSleep::has_packets);
+        as_bits(self.0.iter().map(has))
     }
+}
+
+/// Which sockets it is true of, as bits in their order. One beyond the 64th counts as all of them.
+pub(crate) fn as_bits(sockets: impl Iterator<Item = bool>) -> u64 {
+    let those = sockets.enumerate().filter(|(_, it_is)| *it_is);
+    let bits = those.map(|(i, _)| if i < 64 { 1 << i } else { u64::MAX });
+    bits.fold(0, |all, bit| all | bit)
 }
 
 /// The daemon is gone.

@@ -122,19 +122,11 @@ impl Receiver {
         };
         let mut frames = 0;
         for _ in 0..most {
-            let Some(found) = reader.next() else { break };
-            *batches += 1;
-            let frame = RxFrame {
-                data: found.data,
-                src: found.src,
-                dst: found.dst,
-                ifindex: found.ifindex,
-                traffic_class: found.traffic_class,
-                hop_limit: found.hop_limit,
-                seg_index: 0,
-                batch_len: 1,
+            let Some((frame, segment)) = reader.next() else {
+                break;
             };
-            frames += split(frame, found.segment, sink);
+            *batches += 1;
+            frames += split(frame, segment, sink);
         }
         frames
     }

@@ -19,11 +19,12 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use crate::RxFrame;
 use crate::control::take;
 use crate::sys::set_option;
 
@@ -93,7 +94,7 @@ impl Ring {
             fds.records.as_fd(),
             fds.control.as_fd(),
         ))?;
-        let number = sys::number(&filter).to_ne_bytes();
+        let number = filter.as_raw_fd().to_ne_bytes();
         set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &number)?;
         Ok((ring, fds))
     }
@@ -210,18 +211,6 @@ pub(super) struct Reader {
 #[repr(C, align(64))]
 struct Record([u8; RECORD_BYTES]);
 
-/// A packet, or several that were merged, as the ring has it.
-pub(super) struct FromRing<'a> {
-    pub(super) data: &'a [u8],
-    /// Segment size when the kernel merged several datagrams, else 0.
-    pub(super) segment: usize,
-    pub(super) src: SocketAddr,
-    pub(super) dst: IpAddr,
-    pub(super) ifindex: u32,
-    pub(super) traffic_class: u8,
-    pub(super) hop_limit: u8,
-}
-
 impl Reader {
     /// A reader of a new ring, or of what another left behind: then with the oldest record first.
     pub(super) fn new(ring: Ring) -> Self {
@@ -242,9 +231,10 @@ impl Reader {
         &self.ring
     }
 
-    /// The next packet, unless the socket has an older one.
+    /// The next packet, or several that were merged into one, and the size of their segments (0: nothing was
+    /// merged); unless the socket has an older one.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<FromRing<'_>> {
+    pub(super) fn next(&mut self) -> Option<(RxFrame<'_>, usize)> {
         let map = &self.ring.0.map;
         loop {
             let found = map.peek(self.at)?;
@@ -307,16 +297,25 @@ impl Reader {
 }
 
 impl Record {
-    /// Reads the record that was copied here.
+    /// Reads the record that was copied here: what came in one piece, and the size of its segments.
     #[inline]
-    fn read(&self) -> FromRing<'_> {
+    fn read(&self) -> (RxFrame<'_>, usize) {
         let word = |at| u32::from_ne_bytes(take(&self.0, at));
         let (ifindex, segment) = (word(program::IFINDEX_AT), word(program::SEGMENT_AT));
         let len = word(program::LEN_AT) as usize;
         let udp = self.0.get(HEADERS_AT..).unwrap_or_default();
-        let data = udp.get(8..len).unwrap_or_default();
         let sport = u16::from_be_bytes(take(udp, 0));
         let ip = self.0.get(NET_HEADER_AT..).unwrap_or_default();
+        let mut frame = RxFrame {
+            data: udp.get(8..len).unwrap_or_default(),
+            src: SocketAddr::from((take::<4>(ip, 12), sport)),
+            dst: Ipv4Addr::from(take::<4>(ip, 16)).into(),
+            ifindex,
+            traffic_class: take::<1>(ip, 1)[0],
+            hop_limit: take::<1>(ip, 8)[0],
+            seg_index: 0,
+            batch_len: 1,
+        };
         if ip.first().is_some_and(|byte| byte >> 4 == 6) {
             let src = Ipv6Addr::from(take::<16>(ip, 8));
             let scope = if src.is_unicast_link_local() {
@@ -324,25 +323,12 @@ impl Record {
             } else {
                 0
             };
-            return FromRing {
-                data,
-                segment: segment as usize,
-                src: SocketAddr::V6(SocketAddrV6::new(src, sport, 0, scope)),
-                dst: Ipv6Addr::from(take::<16>(ip, 24)).into(),
-                ifindex,
-                traffic_class: (u16::from_be_bytes(take(ip, 0)) >> 4) as u8,
-                hop_limit: take::<1>(ip, 7)[0],
-            };
+            frame.src = SocketAddr::V6(SocketAddrV6::new(src, sport, 0, scope));
+            frame.dst = Ipv6Addr::from(take::<16>(ip, 24)).into();
+            frame.traffic_class = (u16::from_be_bytes(take(ip, 0)) >> 4) as u8;
+            frame.hop_limit = take::<1>(ip, 7)[0];
         }
-        FromRing {
-            data,
-            segment: segment as usize,
-            src: SocketAddr::from((take::<4>(ip, 12), sport)),
-            dst: Ipv4Addr::from(take::<4>(ip, 16)).into(),
-            ifindex,
-            traffic_class: take::<1>(ip, 1)[0],
-            hop_limit: take::<1>(ip, 8)[0],
-        }
+        (frame, segment as usize)
     }
 }
 

@@ -3,10 +3,9 @@
 //! It runs with the packet's UDP header first. A return value of 0 drops the packet (it is in the ring
 //! then), any other is the length to which it is cut.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::Control;
-use super::sys;
 
 /// Longest packet that goes into the ring, with its UDP header. Longer ones have a cost of their own
 /// beside which a system call is small.
@@ -71,7 +70,6 @@ enum Label {
     Pass,
     Discard,
     Kick,
-    Copied,
 }
 
 /// An instruction, some of them with a jump to a label behind.
@@ -141,7 +139,6 @@ const fn jump(code: u8, register: Reg, value: i32, to: Label) -> Step {
     Step::Jump(op, to)
 }
 
-const ALWAYS: u8 = 0x05;
 const EQUAL: u8 = 0x15;
 const ABOVE: u8 = 0x25;
 const UNEQUAL: u8 = 0x55;
@@ -150,7 +147,7 @@ const BELOW: u8 = 0xa5;
 /// A map, or the address of its only value: two instructions.
 fn address(to: Reg, map: BorrowedFd<'_>, of_value: bool) -> [Step; 2] {
     let kind = if of_value { 2 } else { 1 };
-    [op(0x18, to, kind, 0, sys::number(&map)), op(0, 0, 0, 0, 0)]
+    [op(0x18, to, kind, 0, map.as_raw_fd()), op(0, 0, 0, 0, 0)]
 }
 
 const OPEN: usize = std::mem::offset_of!(Control, open);
@@ -238,9 +235,7 @@ fn fill(v6: bool) -> Vec<Step> {
         add(3, HEADERS_AT),
         copy(4, LEN),
         call(SKB_LOAD_BYTES),
-        jump(EQUAL, 0, 0, Label::Copied),
-        jump(ALWAYS, 0, 0, Label::Discard),
-        Step::Here(Label::Copied),
+        jump(UNEQUAL, 0, 0, Label::Discard),
     ]
 }
 

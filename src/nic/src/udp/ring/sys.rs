@@ -25,11 +25,6 @@ const HEAD_BYTES: u64 = 8;
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 
-/// Number of a descriptor as instructions have it.
-pub(super) fn number(fd: &impl AsRawFd) -> i32 {
-    fd.as_raw_fd()
-}
-
 /// What `MAP_CREATE` reads.
 #[repr(C)]
 #[derive(Default)]
