@@ -109,7 +109,12 @@ impl Client {
             }),
             (true, None) => Err(Unreachable::Refused(too_few_fds())),
             // A system's daemon that serves another network namespace is none of ours.
-            (false, _) if name.is_system() && !serves_us(welcome.netns) => Err(Unreachable::Absent),
+            (false, _)
+                if name.is_system()
+                    && !serves_us(welcome.netns).map_err(Unreachable::Refused)? =>
+            {
+                Err(Unreachable::Absent)
+            }
             (false, _) => Err(Unreachable::Refused(turned_away(&welcome, name))),
         }
     }

@@ -89,19 +89,26 @@ pub(crate) fn sealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
 
 /// A number for the network namespace of this process (the kernel's cookie of it, or the inode of
 /// `/proc/self/ns/net` on kernels before 5.14); 0 if neither can be had.
-#[must_use]
-pub fn netns_id() -> u64 {
-    netns_cookie()
-        .unwrap_or_else(|| rustix::fs::stat("/proc/self/ns/net").map_or(0, |stat| stat.st_ino))
+///
+/// # Errors
+/// EMFILE, ENFILE: there is no descriptor to ask with. The other number would then be taken for
+/// that of another namespace.
+pub fn netns_id() -> io::Result<u64> {
+    let inode = || rustix::fs::stat("/proc/self/ns/net").map_or(0, |stat| stat.st_ino);
+    let cookie = netns_cookie();
+    match &cookie {
+        Err(error) if crate::no_descriptors(error).is_none() => Ok(inode()),
+        _ => cookie,
+    }
 }
 
-fn netns_cookie() -> Option<u64> {
+fn netns_cookie() -> io::Result<u64> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).ok()?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     let mut cookie = [0; 8];
-    get_option(&socket, SO_NETNS_COOKIE, &mut cookie).ok()?;
-    Some(u64::from_ne_bytes(cookie))
+    get_option(&socket, SO_NETNS_COOKIE, &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
 }
 
 /// A pidfd of the process at the other end of a unix socket, race-free where the kernel can

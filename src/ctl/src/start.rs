@@ -194,7 +194,7 @@ impl Client {
         let here = listed::listens_here(path);
         let patience = if here { PATIENCE } else { [STRANGER_WAIT; 2] };
         match Self::connect_within(&name, role, patience) {
-            Ok(client) if serves_us(client.netns()) => Ok(Some(client)),
+            Ok(client) if serves_us(client.netns())? => Ok(Some(client)),
             Err(Unreachable::Silent(error)) if here => Err(error),
             Err(Unreachable::Refused(error)) => Err(error),
             Ok(_) | Err(_) => Ok(None),
@@ -267,9 +267,12 @@ fn connect_until(
 }
 
 /// A daemon of the namespace `netns` is ours, as far as can be known.
-pub(crate) fn serves_us(netns: u64) -> bool {
-    let ours = fds::netns_id();
-    netns == ours || netns == 0 || ours == 0
+///
+/// Errors: there is no descriptor to ask with.
+pub(crate) fn serves_us(netns: u64) -> Result<bool, CtlError> {
+    let asking = "asking for this program's network namespace";
+    let ours = fds::netns_id().map_err(|error| CtlError::os(asking, error))?;
+    Ok(netns == ours || netns == 0 || ours == 0)
 }
 
 /// Why there is no client.

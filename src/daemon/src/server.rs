@@ -110,7 +110,7 @@ impl Server {
             auto,
             uid: rustix::process::geteuid().as_raw(),
             remarks: Vec::new(),
-            netns: fds::netns_id(),
+            netns: fds::netns_id()?,
             started: Instant::now(),
             next_key: 1,
             look_again: None,

@@ -267,7 +267,8 @@ impl Runtime {
     /// # Errors
     /// ENETUNREACH, EHOSTUNREACH.
     pub fn check_route(&self, path: &Path) -> Result<(), Misuse> {
-        if path.dgid.is_multicast() || !self.is_here() {
+        // Who has no descriptor to ask with is given no verdict either.
+        if path.dgid.is_multicast() || !self.asks_here().unwrap_or(false) {
             return Ok(());
         }
         ports::check_route(path)
@@ -280,8 +281,16 @@ impl Runtime {
     }
 
     /// This process is in the network namespace of its daemon.
-    pub fn is_here(&self) -> bool {
-        fds::netns_id() == self.client.netns()
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE: there is no descriptor to ask with.
+    pub fn is_here(&self) -> Result<bool, Misuse> {
+        self.asks_here()
+            .map_err(|error| no_descriptor("asking for this program's network namespace", &error))
+    }
+
+    fn asks_here(&self) -> std::io::Result<bool> {
+        Ok(fds::netns_id()? == self.client.netns())
     }
 
     /// A fresh protection domain.

@@ -45,8 +45,10 @@ impl Manager {
 
     /// This process is in the network namespace of its daemon: its own sockets have the addresses
     /// that the devices have.
-    #[must_use]
-    pub fn is_here(&self) -> bool {
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE: there is no descriptor to ask with.
+    pub fn is_here(&self) -> Result<bool, Misuse> {
         self.0.is_here()
     }
 

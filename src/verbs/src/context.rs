@@ -12,6 +12,7 @@ use rocebud_runtime::context::{ContextShared, Element};
 use rocebud_wire::{Gid, PKey};
 
 use crate::attrs::{self, limits};
+use crate::raw::is_no_right;
 use crate::{AsyncEventOut, CompChannel, Cq, CqCreate, DeviceAttr, Pd, PortAttr, Td};
 
 /// An entry of a GID table; `struct ibv_gid_entry`.
@@ -211,12 +212,19 @@ impl Context {
     /// `ibv_query_device`.
     #[must_use]
     pub fn query_device(&self) -> DeviceAttr {
-        let raw = self.check().is_ok()
-            && *self
-                .inner
-                .raw
-                .get_or_init(|| self.inner.runtime.check_raw().is_ok());
+        let raw = self.check().is_ok() && self.may_carry_raw();
         attrs::device_attr(self.inner.opened.guid, raw)
+    }
+
+    /// Stays as it was found first; but who had no descriptor to ask with asks again.
+    fn may_carry_raw(&self) -> bool {
+        if let Some(known) = self.inner.raw.get() {
+            return *known;
+        }
+        match self.inner.runtime.check_raw() {
+            Err(why) if !is_no_right(&why) => false,
+            answer => *self.inner.raw.get_or_init(|| answer.is_ok()),
+        }
     }
 
     /// `ibv_query_port`. The port is DOWN when the interface or the daemon is gone.

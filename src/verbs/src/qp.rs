@@ -15,6 +15,7 @@ pub use rocebud_runtime::PostError;
 
 use crate::attrs::limits;
 use crate::pd::PdUse;
+use crate::raw::is_no_right;
 use crate::xrc::XrcdUse;
 use crate::{Context, Cq, IndTable, Pd, Srq, Xrcd};
 
@@ -311,6 +312,20 @@ impl Qp {
             self.runtime().meet(&path);
         }
         Ok(())
+    }
+
+    /// This process may use Q_Keys of bit 31: it has CAP_NET_RAW. The kernel decides, by letting it
+    /// open a packet socket or not.
+    ///
+    /// # Errors
+    /// EPERM: it may not. EMFILE, ENFILE and what else a system lacks: no verdict.
+    pub fn check_controlled_qkey(&self) -> Result<(), Misuse> {
+        const DENIED: Misuse = Misuse::new(
+            Errno::EPERM,
+            "ibv_modify_qp: a controlled Q_Key (bit 31) needs CAP_NET_RAW",
+        );
+        let answer = self.runtime().check_packet_sockets();
+        answer.map_err(|why| if is_no_right(&why) { DENIED } else { why })
     }
 
     /// `ibv_query_qp_data_in_order`: messages to a connected queue pair, and READ responses, are

@@ -146,7 +146,7 @@ struct CountersInner {
 impl Counters {
     pub(crate) fn create(context: &Context) -> Result<Self, Misuse> {
         context.check()?;
-        context.runtime().check_raw().map_err(|_| ABSENT)?;
+        context.runtime().check_raw().map_err(absent)?;
         Ok(Self {
             inner: Arc::new(CountersInner {
                 context: context.clone(),
@@ -231,11 +231,22 @@ impl Counters {
     }
 }
 
-/// Without the right to carry raw packets a device has none of this.
-const ABSENT: Misuse = Misuse::new(
-    Errno::EOPNOTSUPP,
-    "raw packets need CAP_NET_RAW in the network namespace of the device",
-);
+/// Without the right to carry raw packets a device has none of this. A shortage stays what it is.
+fn absent(why: Misuse) -> Misuse {
+    if is_no_right(&why) {
+        return Misuse::new(
+            Errno::EOPNOTSUPP,
+            "raw packets need CAP_NET_RAW in the network namespace of the device",
+        );
+    }
+    why
+}
+
+/// What `check_raw` says to a process that may not carry raw packets, as against one that can not
+/// open a socket now.
+pub(crate) fn is_no_right(why: &Misuse) -> bool {
+    [Errno::EPERM, Errno::EOPNOTSUPP].contains(&why.errno)
+}
 
 /// What `create_wq` is told; `struct ibv_wq_init_attr`.
 #[derive(Clone, Debug)]
@@ -267,7 +278,7 @@ struct WqInner {
 impl Wq {
     pub(crate) fn create(context: &Context, create: &WqCreate) -> Result<Self, Misuse> {
         context.check()?;
-        context.runtime().check_raw().map_err(|_| ABSENT)?;
+        context.runtime().check_raw().map_err(absent)?;
         let (max_wr, max_sge) = (create.max_wr, create.max_sge);
         if max_wr == 0 || max_wr > limits::QP_WR_MAX || max_sge > limits::SGE_MAX {
             return Err(Misuse::invalid(

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #include "checks.h"
@@ -452,6 +453,26 @@ static void many_one_after_the_other(void)
 	CHECK(descriptors() <= before);
 }
 
+/* Who has no descriptor left is told that, and not that he is in another network namespace. */
+static void without_descriptors(void)
+{
+	static int taken[4096];
+	struct rlimit was, low;
+	int n = 0;
+	CHECK(!getrlimit(RLIMIT_NOFILE, &was));
+	low = was;
+	low.rlim_cur = 256;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &low));
+	while (n < 4096 && (taken[n] = dup(0)) >= 0)
+		n++;
+	CHECK(rsocket(base.ss_family, SOCK_DGRAM, 0) == -1 && errno == EMFILE);
+	while (n)
+		close(taken[--n]);
+	CHECK(!setrlimit(RLIMIT_NOFILE, &was));
+	int s = rsocket(base.ss_family, SOCK_DGRAM, 0);
+	CHECK(s >= 0 && !rclose(s));
+}
+
 static void run(const char *what, void (*f)(void))
 {
 	struct timespec t, u;
@@ -495,5 +516,6 @@ int main(int argc, char **argv)
 	if (repoll_create && repoll_ctl && repoll_wait)
 		run("sets", sets);
 	run("many_one_after_the_other", many_one_after_the_other);
+	run("without_descriptors", without_descriptors);
 	return failures != 0;
 }

@@ -27,6 +27,7 @@ const RUNS: &[(&str, &str)] = &[
     ("scale", "others_come_and_go"),
     ("scale", "four_thousand_cqs_with_a_qp_each"),
     ("limits", "promised_numbers_are_given_and_no_more"),
+    ("limits", "shortage_is_no_want_of_right"),
     ("threads", "eight_threads_share_one_cq"),
     ("threads", "eight_threads_post_to_one_qp"),
     ("threads", "threads_with_queues_of_their_own"),

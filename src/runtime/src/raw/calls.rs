@@ -77,11 +77,20 @@ impl Runtime {
     /// decides, by letting it open a packet socket or not.
     ///
     /// # Errors
-    /// EOPNOTSUPP: it is in another network namespace. EPERM: it may not.
+    /// EOPNOTSUPP: it is in another network namespace, or the system has no packet sockets. EPERM:
+    /// it may not. EMFILE, ENFILE and what else a system lacks: no verdict.
     pub fn check_raw(&self) -> Result<(), Misuse> {
-        if !self.is_here() {
+        if !self.is_here()? {
             return Err(ELSEWHERE);
         }
+        self.check_packet_sockets()
+    }
+
+    /// This process may open packet sockets wherever it is.
+    ///
+    /// # Errors
+    /// As [`Runtime::check_raw`], but for the namespace.
+    pub fn check_packet_sockets(&self) -> Result<(), Misuse> {
         // Interface 0 is any: bound to nothing, and closed at once.
         FrameSender::open(0).map(drop).map_err(refused)
     }

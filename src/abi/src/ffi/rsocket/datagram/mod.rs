@@ -112,7 +112,7 @@ impl Datagram {
             Errno::EOPNOTSUPP,
             "rsocket: datagram sockets need a program in the network namespace of its daemon",
         );
-        if !Manager::get()?.is_here() {
+        if !Manager::get()?.is_here()? {
             return Err(ELSEWHERE);
         }
         let v6 = domain == libc::AF_INET6;
