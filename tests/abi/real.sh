@@ -19,4 +19,12 @@ unshare $user -m sh -eu -c '
     mount --bind "$1/class" /sys/class
     ROCEBUD_REAL=$1/fake_real.so "$1/real"
     ROCEBUD_REAL=off ibv_devices | grep -q real0 && { echo "listed though switched off"; exit 1; }
+    says() { # VALUE PATTERN: the devices of our own are listed, and one line says why no others are
+        ROCEBUD_REAL=$1 ibv_devices >"$work/list" 2>"$work/said" || { echo "$1: exit status $?"; exit 1; }
+        grep -q rb_ "$work/list" && [ "$(wc -l <"$work/said")" = 1 ] && grep -q "$2" "$work/said" ||
+            { echo "$1: not $2:"; cat "$work/list" "$work/said"; exit 1; }
+    }
+    work=$1
+    says "$1/real" "rocebud: ROCEBUD_REAL names $1/real, which cannot be loaded (.*: .* are left out$"
+    says "${LD_LIBRARY_PATH%%:*}/libibverbs.so.1" "which is rocebud.s own: .* are left out$"
     exit 0' sh "$work"

@@ -43,7 +43,6 @@ pub(crate) fn cases() -> Vec<Case> {
             port_taken_by_user,
         ),
         Case::new("missing_daemon_is_explained", &root, missing_daemon),
-        Case::new("settings_that_mean_nothing_are_named", &root, settings),
         Case::new("no_usable_address_is_explained", &root, no_usable_address),
         Case::new("pyverbs_queries_and_moves_data", &pyverbs, pyverbs_script),
     ]
@@ -398,41 +397,6 @@ fn missing_daemon() -> Outcome {
         .limit(20)
         .run()?;
     explained(&ran, &["rocebud_socket"])
-}
-
-/// A variable with a value that means nothing counts as not set, and is named in one line.
-fn settings() -> Outcome {
-    let host = Host::loopback()?;
-    for (variable, value, words) in [
-        ("ROCEBUD_LOG", "bogus", "off, error, warn, info or debug"),
-        (
-            "ROCEBUD_REAL",
-            "maybe",
-            "off, or the whole path of a libibverbs.so.1",
-        ),
-        ("ROCEBUD_LOG", "error", ""),
-        ("ROCEBUD_LOG", "", ""),
-        ("ROCEBUD_REAL", "", ""),
-    ] {
-        let list = host.rocebud("ibv_devices", &[]).env(variable, value);
-        let said = list.limit(20).run()?.succeeded()?;
-        ensure(said.contains("rb_lo"), || {
-            format!("{variable}={value}: {said}")
-        })?;
-        let complaint = format!(
-            "rocebud: {variable} is \"{value}\", which counts as not set: it wants {words}"
-        );
-        let expected = usize::from(!words.is_empty());
-        let got = said
-            .lines()
-            .filter(|line| line.starts_with("rocebud: "))
-            .count();
-        let named = said.lines().filter(|line| *line == complaint).count();
-        ensure((got, named) == (expected, expected), || {
-            format!("{variable}={value}: not '{complaint}' once in\n{said}")
-        })?;
-    }
-    Ok(())
 }
 
 fn no_usable_address() -> Outcome {

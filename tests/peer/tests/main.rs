@@ -26,6 +26,7 @@ mod removal;
 mod rings;
 mod rsockets;
 mod scale;
+mod settings;
 mod stress;
 
 use rocebud_peer::status;
@@ -48,6 +49,7 @@ fn main() {
         mads::cases,
         matrix::cases,
         scale::cases,
+        settings::cases,
         deaths::cases,
         raw::cases,
         removal::cases,

@@ -6,8 +6,11 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
+use std::fs::File;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rocebud_objects::{Errno, Misuse};
@@ -77,9 +80,7 @@ fn wish() -> &'static Wish {
     static WISH: OnceLock<Wish> = OnceLock::new();
     WISH.get_or_init(|| match std::env::var_os("ROCEBUD_REAL") {
         Some(v) if v == "off" => Wish::Off,
-        Some(v) if v.as_bytes().starts_with(b"/") => {
-            CString::new(v.into_vec()).map_or(Wish::Usual, Wish::File)
-        }
+        Some(v) if v.as_bytes().starts_with(b"/") => file_wished(v),
         Some(v) if !v.is_empty() => {
             log::line(
                 Level::Warn,
@@ -93,6 +94,55 @@ fn wish() -> &'static Wish {
         _ => Wish::Usual,
     })
 }
+
+/// A file that cannot be the library is named at once, whether or not the machine has devices. None
+/// takes its place: its user asked for a certain one.
+fn file_wished(path: OsString) -> Wish {
+    match why_unusable(Path::new(&path)) {
+        Some(why) => {
+            log::line(
+                Level::Warn,
+                format_args!(
+                    "ROCEBUD_REAL names {}, which {why}: RDMA devices of the machine's own are \
+                     left out",
+                    path.display()
+                ),
+            );
+            Wish::Off
+        }
+        // A variable of the environment holds no NUL.
+        None => CString::new(path.into_vec()).map_or(Wish::Usual, Wish::File),
+    }
+}
+
+fn why_unusable(path: &Path) -> Option<String> {
+    // Of a FIFO nobody is waited for, and of a device nothing is read.
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path);
+    let file = match opened {
+        Ok(file) => file,
+        // No word about the file.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => return None,
+        Err(error) => return Some(format!("cannot be read ({error})")),
+    };
+    let about = file.metadata().ok()?;
+    if !about.is_file() {
+        return Some("is no file".to_owned());
+    }
+    if own_path().and_then(identity) == Some((about.dev(), about.ino())) {
+        return Some("is rocebud's own".to_owned());
+    }
+    let mut start = [0; ELF_64.len()];
+    match file.read_exact_at(&mut start, 0) {
+        Ok(()) if start == *ELF_64 => None,
+        _ => Some("is no library for this machine".to_owned()),
+    }
+}
+
+/// How a file begins that holds code of 64 bits.
+const ELF_64: &[u8; 5] = b"\x7fELF\x02";
 
 fn open() -> Option<Library> {
     if sanitizer_present() {
@@ -108,16 +158,37 @@ fn open() -> Option<Library> {
     // itself would have done without us.
     let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
     if handle.is_null() {
-        let file = file.to_string_lossy();
+        let why = load_error();
+        let names = match wish() {
+            Wish::File(_) => "ROCEBUD_REAL names ",
+            _ => "the distribution has ",
+        };
         log::line(
             level,
-            format_args!("{file} cannot be loaded: the machine's own RDMA devices are left out"),
+            format_args!(
+                "{names}{}, which cannot be loaded ({why}): RDMA devices of the machine's own are \
+                 left out",
+                file.to_string_lossy()
+            ),
         );
         return None;
     }
     let library = Library(handle.expose_provenance());
     replay_drivers(&library);
     Some(library)
+}
+
+/// Why the last library of this thread could not be loaded.
+fn load_error() -> String {
+    // SAFETY: no arguments.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "no reason given".to_owned();
+    }
+    // SAFETY: dlerror gives a NUL-terminated string that stays until this thread's next dl call.
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// AddressSanitizer stops the program when anybody uses RTLD_DEEPBIND.
