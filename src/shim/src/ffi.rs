@@ -43,13 +43,33 @@ extern "C" fn init() {
     }
     // SAFETY: getenv gives a NUL-terminated string.
     let value = unsafe { CStr::from_ptr(value) }.to_bytes();
+    if value.is_empty() {
+        return;
+    }
     if value.first() != Some(&b'/') || value.len() > ROOT_MAX {
+        complain(value);
         return;
     }
     // SAFETY: no other thread runs yet, and nobody else holds a reference to the array.
     let root = unsafe { &mut *ROOT.0.get() };
     root[..value.len()].copy_from_slice(value);
     ROOT_LEN.store(value.len(), Ordering::Release);
+}
+
+/// One line on standard error, whoever reads it.
+fn complain(value: &[u8]) {
+    let parts = [
+        &b"rocebud: ROCEBUD_SYSFS is \""[..],
+        value,
+        b"\", which counts as not set: it wants a whole path of at most 1024 bytes\n",
+    ];
+    let part = |p: &&[u8]| libc::iovec {
+        iov_base: p.as_ptr().cast_mut().cast(),
+        iov_len: p.len(),
+    };
+    let parts = parts.each_ref().map(part);
+    // SAFETY: the system only reads the parts, which live until it returns.
+    unsafe { libc::writev(libc::STDERR_FILENO, parts.as_ptr(), parts.len() as c_int) };
 }
 
 /// The root of the tree, empty without one.

@@ -56,12 +56,19 @@ fn table() -> Vec<(&'static str, String, String, &'static str)> {
         fine("ROCEBUD_REAL", &program.display().to_string()),
         fine("ROCEBUD_REAL", "off"),
         fine("ROCEBUD_REAL", ""),
+        fine("ROCEBUD_SYSFS", ""),
+        of(
+            "ROCEBUD_SYSFS",
+            "tree",
+            "it wants a whole path of at most 1024 bytes",
+        ),
     ]
 }
 
 fn settings() -> Outcome {
     let host = Host::loopback()?;
     for (variable, value, begins, ends) in table() {
+        // `rocebud run` sets ROCEBUD_SYSFS itself.
         let set = format!("{variable}={value}");
         let list = host.rocebud("env", &[&set, "ibv_devices"]);
         let said = list.limit(20).run()?.succeeded()?;
