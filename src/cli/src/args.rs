@@ -26,7 +26,8 @@ counts as not set):
   ROCEBUD_DAEMON      program that is started as daemon when none runs
   ROCEBUD_DAEMON_LOG  file to which such a daemon adds its lines (else they are
                       lost)
-  ROCEBUD_RCVBUF      bytes of a receive buffer, read by a daemon when it starts
+  ROCEBUD_RCVBUF      bytes of a receive buffer, 16384 at least, read by a daemon
+                      when it starts
   ROCEBUD_RING        off: no rings for small packets, read by a daemon when it
                       starts
   ROCEBUD_REAL        off: leave out the devices of real RNICs; a path: the

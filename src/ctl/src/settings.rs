@@ -29,12 +29,42 @@ pub fn log_level() -> Setting<LogLevel> {
     of_environment("ROCEBUD_LOG", "off, error, warn, info or debug", level)
 }
 
-/// `ROCEBUD_RCVBUF`: bytes of a receive buffer.
+/// The smallest receive buffer, in bytes of kernel memory: in less, packets of the largest path MTU,
+/// whose memory Linux counts generously, get through one by one or never.
+pub const RECEIVE_BUFFER_MIN: u32 = 16 << 10;
+/// The largest that Linux makes, in bytes: twice the most that it may be asked for.
+pub const RECEIVE_BUFFER_MAX: u32 = 0x7fff_fffe;
+
+/// `ROCEBUD_RCVBUF`: bytes of a receive buffer, [`RECEIVE_BUFFER_MIN`] to [`RECEIVE_BUFFER_MAX`].
 #[must_use]
 pub fn receive_buffer() -> Setting<u32> {
-    let bytes = |text: &str| text.parse().ok();
-    let expected = "a number of bytes, digits only, at most 4294967295";
-    of_environment("ROCEBUD_RCVBUF", expected, bytes)
+    of_environment(RCVBUF, &receive_buffer_expected(), receive_buffer_of)
+}
+
+const RCVBUF: &str = "ROCEBUD_RCVBUF";
+
+fn receive_buffer_expected() -> String {
+    format!("a number of bytes from {RECEIVE_BUFFER_MIN} to {RECEIVE_BUFFER_MAX}, digits only")
+}
+
+fn receive_buffer_of(text: &str) -> Option<u32> {
+    let bytes = text.parse().ok()?;
+    (RECEIVE_BUFFER_MIN..=RECEIVE_BUFFER_MAX)
+        .contains(&bytes)
+        .then_some(bytes)
+}
+
+/// What to tell where `ROCEBUD_RCVBUF` asks for more than the `has` bytes that its user may have.
+#[must_use]
+pub fn receive_buffer_is_less(has: u32) -> Option<String> {
+    let wanted = receive_buffer().value?;
+    // An odd number becomes the even one below it.
+    (has < wanted - 1).then(|| {
+        format!(
+            "{RCVBUF} is \"{wanted}\", and receive buffers have {has} bytes, the most that this user \
+             may have (sysctl net.core.rmem_max)"
+        )
+    })
 }
 
 /// `ROCEBUD_RING`: whether small packets may come past the sockets.
@@ -104,6 +134,40 @@ mod tests {
             );
             assert!(said.ends_with("it wants a level"), "{said}");
         }
+    }
+
+    #[test]
+    fn a_receive_buffer_is_at_least_what_works_and_at_most_what_linux_makes() {
+        for (given, bytes) in [
+            ("16384", Some(16384)),
+            ("16383", None),
+            ("1", None),
+            ("0", None),
+            ("2147483646", Some(2_147_483_646)),
+            ("2147483647", None),
+            ("4294967296", None),
+            ("-16384", None),
+            ("64M", None),
+        ] {
+            let given = Some(given.into());
+            let expected = receive_buffer_expected();
+            let setting = understand(RCVBUF, given, &expected, receive_buffer_of);
+            assert_eq!(setting.value, bytes);
+            assert_eq!(setting.complaint.is_some(), bytes.is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_means_nothing() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let given = OsString::from_vec(vec![b'w', 0xff]);
+        let setting = understand("ROCEBUD_LOG", Some(given), "a level", level);
+        assert_eq!(setting.value, None);
+        assert!(
+            setting
+                .complaint
+                .is_some_and(|said| said.contains("\"w\\xFF\""))
+        );
     }
 
     #[test]

@@ -91,7 +91,11 @@ fn positions_max() -> usize {
 
 /// Takes the name, the namespace and the port. `None`: another daemon serves already, which is
 /// fine for an automatic one.
-fn start(name: &SocketName, auto: bool, remarks: Vec<String>) -> Result<Option<Server>, CtlError> {
+fn start(
+    name: &SocketName,
+    auto: bool,
+    mut remarks: Vec<String>,
+) -> Result<Option<Server>, CtlError> {
     too_few_for_a_daemon()?;
     let listener = match control::claim(name)? {
         Claim::Won(listener) => listener,
@@ -100,6 +104,7 @@ fn start(name: &SocketName, auto: bool, remarks: Vec<String>) -> Result<Option<S
     };
     let namespace = control::claim_namespace(PORT_WAIT)?;
     let group = take_port()?;
+    remarks.extend(settings::receive_buffer_is_less(group.rcvbuf_bytes()));
     if !group.has_ipv6() {
         log::info("IPv6 is not available here: IPv4 only");
     }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::world::{enter, one_line, output, rocebud, status};
+use crate::world::{as_nobody, enter, one_line, output, rocebud, status};
 
 /// `rocebud devices` with a variable.
 fn devices(variable: &str, value: &str) -> Command {
@@ -32,42 +32,95 @@ fn err_line(remark: &str) -> &str {
     remark.strip_prefix("rocebud: ").unwrap_or(remark)
 }
 
+const NO_LOG: &str = "rocebud: the daemon runs without a log: ROCEBUD_DAEMON_LOG names ";
+const BYTES: &str = "which counts as not set: it wants a number of bytes from 16384 to \
+                     2147483646, digits only";
+const SWITCH: &str = "which counts as not set: it wants on or off";
+
 #[test]
-fn a_daemon_whose_log_cannot_be_written_runs_and_says_so() {
-    if !enter() {
-        return;
+fn a_daemon_tells_of_each_value_that_means_nothing() {
+    for (variable, value, remark) in [
+        (
+            "ROCEBUD_DAEMON_LOG",
+            "/no/such/directory/log",
+            format!("{NO_LOG}/no/such/directory/log, which cannot be written to (No such file"),
+        ),
+        (
+            "ROCEBUD_DAEMON_LOG",
+            "/",
+            format!("{NO_LOG}/, which cannot be written to (Is a directory"),
+        ),
+        ("ROCEBUD_RCVBUF", "64M", String::new()),
+        ("ROCEBUD_RCVBUF", "-1", String::new()),
+        ("ROCEBUD_RCVBUF", " 65536", String::new()),
+        ("ROCEBUD_RCVBUF", "0", String::new()),
+        ("ROCEBUD_RCVBUF", "1", String::new()),
+        ("ROCEBUD_RCVBUF", "16383", String::new()),
+        ("ROCEBUD_RCVBUF", "2147483647", String::new()),
+        ("ROCEBUD_RCVBUF", "4294967296", String::new()),
+        ("ROCEBUD_RING", "0", String::new()),
+        ("ROCEBUD_RING", "OFF", String::new()),
+    ] {
+        if !enter() {
+            return;
+        }
+        let expected = if variable == "ROCEBUD_RING" {
+            SWITCH
+        } else {
+            BYTES
+        };
+        let complaint = format!("rocebud: {variable} is {value:?}, {expected}");
+        let remark = if remark.is_empty() { complaint } else { remark };
+        starts_with_a_remark(variable, value, &remark);
+        let status = status();
+        assert!(status.rcvbuf_bytes > 1 << 20, "{value}: {status:?}");
+        assert_eq!(status.no_rings, None, "{value}");
     }
-    starts_with_a_remark(
-        "ROCEBUD_DAEMON_LOG",
-        "/no/such/directory/log",
-        "rocebud: the daemon runs without a log: ROCEBUD_DAEMON_LOG names \
-         /no/such/directory/log, which cannot be written to (No such file",
-    );
 }
 
 #[test]
-fn a_receive_buffer_that_is_no_number_is_the_usual_one_and_said() {
-    if !enter() {
-        return;
+fn a_daemon_has_nothing_to_say_of_variables_that_are_empty_or_right() {
+    for (variable, value) in [
+        ("ROCEBUD_DAEMON_LOG", ""),
+        ("ROCEBUD_DAEMON_LOG", "/dev/null"),
+        ("ROCEBUD_RCVBUF", ""),
+        ("ROCEBUD_RCVBUF", "16384"),
+        ("ROCEBUD_RCVBUF", "16385"),
+        ("ROCEBUD_RCVBUF", "2147483646"),
+        ("ROCEBUD_RING", ""),
+        ("ROCEBUD_RING", "on"),
+        ("ROCEBUD_RING", "off"),
+        ("ROCEBUD_DAEMON", ""),
+        ("ROCEBUD_SOCKET", ""),
+    ] {
+        if !enter() {
+            return;
+        }
+        let (ok, out, err) = output(&mut devices(variable, value));
+        assert!(ok && out.contains("rb_lo"), "{variable}={value}: {err}");
+        assert_eq!(err, "", "{variable}={value}");
+        assert!(status().remarks.is_empty(), "{variable}={value}");
     }
-    starts_with_a_remark(
-        "ROCEBUD_RCVBUF",
-        "64M",
-        "rocebud: ROCEBUD_RCVBUF is \"64M\", which counts as not set: it wants a number of bytes",
-    );
-    assert!(status().rcvbuf_bytes > 1 << 20, "{:?}", status());
 }
 
 #[test]
-fn a_receive_buffer_that_is_too_large_a_number_is_told_the_largest() {
+fn a_receive_buffer_that_its_user_may_not_have_is_told_with_the_most() {
     if !enter() {
         return;
     }
-    starts_with_a_remark(
-        "ROCEBUD_RCVBUF",
-        "4294967296",
-        "rocebud: ROCEBUD_RCVBUF is \"4294967296\", which counts as not set: it wants a number of \
-         bytes, digits only, at most 4294967295",
+    let mut command = devices("ROCEBUD_RCVBUF", "2000000000");
+    let (ok, _, err) = output(as_nobody(&mut command));
+    assert!(ok, "{err}");
+    let beginning = "rocebud: ROCEBUD_RCVBUF is \"2000000000\", and receive buffers have ";
+    let end = " bytes, the most that this user may have (sysctl net.core.rmem_max)\n";
+    let bytes = err
+        .strip_prefix(beginning)
+        .and_then(|e| e.strip_suffix(end));
+    let bytes: u32 = bytes.and_then(|b| b.parse().ok()).expect(&err);
+    let (_, out, err) = output(as_nobody(&mut rocebud(&["status", "--json"])));
+    assert!(
+        out.contains(&format!("\"rcvbuf_bytes\": {bytes},")),
+        "{out}{err}"
     );
 }
 
