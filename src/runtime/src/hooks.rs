@@ -13,6 +13,8 @@
 //! fit). A rule drops what all of its words fit. Numbers are decimal or 0x…. `seed=N` makes the
 //! dice repeat.
 
+use std::ffi::OsString;
+
 use rocebud_ctl::page::Control;
 use rocebud_wire::{Bth, Opcode, Packet, Qpn};
 
@@ -55,17 +57,16 @@ pub(crate) struct Hooks {
 impl Hooks {
     pub(crate) fn from_environment() -> Self {
         let mut hooks = Self::default();
-        if let Ok(text) = std::env::var("ROCEBUD_FAULT") {
-            match FaultRules::parse(&text) {
-                Ok(rules) => hooks.list.push(Box::new(rules)),
-                Err(word) => log::line(
-                    Level::Error,
-                    format_args!(
-                        "ROCEBUD_FAULT: `{word}` is not understood, no rule is in force; \
-                         example: drop=rx:1%; drop tx opcode=0x10 nth=1,4"
-                    ),
+        match rules_of(std::env::var_os("ROCEBUD_FAULT")) {
+            Ok(Some(rules)) => hooks.list.push(Box::new(rules)),
+            Ok(None) => {}
+            Err(word) => log::line(
+                Level::Error,
+                format_args!(
+                    "ROCEBUD_FAULT: `{word}` is not understood, no rule is in force; example: \
+                     drop=rx:1%; drop tx opcode=0x10 nth=1,4"
                 ),
-            }
+            ),
         }
         hooks
     }
@@ -109,6 +110,13 @@ impl std::fmt::Debug for Hooks {
     }
 }
 
+/// The rules that a variable has; `Err` has the word that was not understood.
+fn rules_of(given: Option<OsString>) -> Result<Option<FaultRules>, String> {
+    let text = given.unwrap_or_default();
+    let rules = FaultRules::parse(&text.to_string_lossy())?;
+    Ok((!rules.rules.is_empty()).then_some(rules))
+}
+
 /// Rules of `ROCEBUD_FAULT`.
 #[derive(Debug)]
 pub struct FaultRules {
@@ -139,13 +147,15 @@ impl FaultRules {
         };
         for rule in text.split(';').map(str::trim).filter(|r| !r.is_empty()) {
             if let Some(seed) = rule.strip_prefix("seed=") {
-                rules.dice = number(seed)?.wrapping_mul(2) | 1;
+                let seed = number(seed).ok_or_else(|| rule.to_owned())?;
+                rules.dice = seed.wrapping_mul(2) | 1;
                 continue;
             }
             let words = rule
                 .strip_prefix("drop")
-                .ok_or_else(|| rule.to_owned())?
-                .trim_start_matches('=');
+                .filter(|words| words.is_empty() || words.starts_with(['=', ' ', '\t']))
+                .ok_or_else(|| rule.to_owned())?;
+            let words = words.strip_prefix('=').unwrap_or(words);
             rules.rules.push(Rule::parse(words)?);
         }
         Ok(rules)
@@ -183,33 +193,41 @@ impl Rule {
     fn parse(words: &str) -> Result<Self, String> {
         let mut rule = Self::default();
         for word in words.split_whitespace() {
-            let bad = || word.to_owned();
-            let (name, value) = word.split_once(['=', ':']).unwrap_or((word, ""));
-            match name {
-                "rx" | "tx" => {
-                    rule.direction = Some(if name == "rx" {
-                        Direction::Rx
-                    } else {
-                        Direction::Tx
-                    });
-                    if !value.is_empty() {
-                        let percent: f64 =
-                            value.trim_end_matches('%').parse().map_err(|_| bad())?;
-                        if !(0.0..=100.0).contains(&percent) {
-                            return Err(bad());
-                        }
-                        rule.ppm = Some((percent * 10_000.0) as u32);
-                    }
-                }
-                "opcode" => {
-                    rule.opcode = Some(u8::try_from(number(value)?).map_err(|_| bad())?);
-                }
-                "qp" => rule.qp = Some(Qpn::new(u32::try_from(number(value)?).map_err(|_| bad())?)),
-                "nth" => rule.nth = value.split(',').map(number).collect::<Result<_, _>>()?,
-                _ => return Err(bad()),
-            }
+            rule.add(word).ok_or_else(|| word.to_owned())?;
         }
         Ok(rule)
+    }
+
+    /// One more condition; `None` for a word that is none, or that comes a second time.
+    fn add(&mut self, word: &str) -> Option<()> {
+        let (name, value) = match word.split_once(['=', ':']) {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        match (name, value) {
+            ("rx" | "tx", _) if self.direction.is_none() => {
+                self.direction = Some(match name {
+                    "rx" => Direction::Rx,
+                    _ => Direction::Tx,
+                });
+                if let Some(percent) = value {
+                    self.ppm = Some(ppm(percent)?);
+                }
+            }
+            ("opcode", Some(value)) if self.opcode.is_none() => {
+                self.opcode = Some(u8::try_from(number(value)?).ok()?);
+            }
+            ("qp", Some(value)) if self.qp.is_none() => {
+                let qpn = number(value).filter(|qpn| *qpn <= QPN_MAX)?;
+                self.qp = Some(Qpn::new(u32::try_from(qpn).ok()?));
+            }
+            ("nth", Some(value)) if self.nth.is_empty() => {
+                let position = |text| number(text).filter(|n| *n != 0);
+                self.nth = value.split(',').map(position).collect::<Option<_>>()?;
+            }
+            _ => return None,
+        }
+        Some(())
     }
 
     fn fits(&mut self, direction: Direction, bth: &Bth, roll: u32) -> bool {
@@ -226,12 +244,21 @@ impl Rule {
     }
 }
 
-fn number(text: &str) -> Result<u64, String> {
+/// The largest number of a queue pair: 24 bits.
+const QPN_MAX: u64 = 0xff_ffff;
+
+/// A percentage, in parts of a million.
+fn ppm(text: &str) -> Option<u32> {
+    let percent: f64 = text.trim_end_matches('%').parse().ok()?;
+    let fits = (0.0..=100.0).contains(&percent);
+    fits.then_some((percent * 10_000.0) as u32)
+}
+
+fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None => text.parse(),
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
     }
-    .map_err(|_| text.to_owned())
 }
 
 #[cfg(test)]
@@ -268,11 +295,40 @@ mod tests {
     fn nonsense_is_named() {
         for (text, word) in [
             ("dorp rx", "dorp rx"),
+            ("droprx", "droprx"),
             ("drop rx:x%", "rx:x%"),
+            ("drop rx:", "rx:"),
+            ("drop rx:101%", "rx:101%"),
+            ("drop rx:-1%", "rx:-1%"),
+            ("drop rx:NaN", "rx:NaN"),
             ("drop opcode=999", "opcode=999"),
+            ("drop opcode=", "opcode="),
+            ("drop opcode", "opcode"),
+            ("drop qp=0x1000000", "qp=0x1000000"),
+            ("drop qp=0x", "qp=0x"),
+            ("drop nth=0", "nth=0"),
+            ("drop nth=1,,2", "nth=1,,2"),
+            ("drop nth=1,x", "nth=1,x"),
             ("drop sideways", "sideways"),
+            ("drop rx tx", "tx"),
+            ("drop opcode=4 opcode=5", "opcode=5"),
+            ("drop rx; seed=", "seed="),
+            ("drop rx; seed=1e3", "seed=1e3"),
         ] {
-            assert_eq!(FaultRules::parse(text).unwrap_err(), word);
+            let why = FaultRules::parse(text).map(|_| text).unwrap_err();
+            assert_eq!(why, word);
         }
+    }
+
+    #[test]
+    fn a_variable_that_is_no_rules_is_named_and_one_that_is_empty_is_none() {
+        use std::os::unix::ffi::OsStringExt as _;
+        for nothing in [None, Some("".into()), Some(" ; ".into())] {
+            assert!(matches!(rules_of(nothing), Ok(None)));
+        }
+        assert!(matches!(rules_of(Some("drop rx".into())), Ok(Some(_))));
+        let garbage = OsString::from_vec(vec![b'd', 0xff]);
+        assert_eq!(rules_of(Some(garbage)).err().as_deref(), Some("d\u{fffd}"));
+        assert_eq!(rules_of(Some("x".into())).err().as_deref(), Some("x"));
     }
 }
