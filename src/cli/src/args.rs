@@ -16,7 +16,7 @@ const EXAMPLES: &str = "Examples:
   rocebud devices                        what verbs programs will see
   rocebud run -- ib_write_bw             wait for a peer
   rocebud run -- ib_write_bw 10.0.0.1    measure against it
-  rocebud status                         who runs, what was counted, what went wrong
+  rocebud status                         who runs, what was counted, what failed
   rocebud interop --target rxe           test against Linux's soft-RoCE (root)
 
 Environment (of the programs too; a value that means nothing is named and
@@ -26,8 +26,8 @@ counts as not set):
   ROCEBUD_DAEMON      program that is started as daemon when none runs
   ROCEBUD_DAEMON_LOG  file to which such a daemon adds its lines (else they are
                       lost)
-  ROCEBUD_RCVBUF      bytes of a receive buffer, 16384 at least, read by a daemon
-                      when it starts
+  ROCEBUD_RCVBUF      bytes of a receive buffer, 16384 at least, read by a
+                      daemon when it starts
   ROCEBUD_RING        off: no rings for small packets, read by a daemon when it
                       starts
   ROCEBUD_REAL        off: leave out the devices of real RNICs; a path: the
@@ -43,11 +43,12 @@ pub(crate) enum Command {
     Interop(InteropArgs),
 }
 
-/// Test against kernel rxe, real RNICs, another machine or rocebud itself.
+/// Test against kernel rxe, RNICs, another machine or rocebud itself
 ///
-/// Starts `rocebud-interop`, which lies beside this program: `rocebud interop --help` is its help.
+/// Starts `rocebud-interop`, which lies beside this program; its help is that of
+/// `rocebud interop --help`.
 #[derive(Debug, clap::Args)]
-#[command(disable_help_flag = true)]
+#[command(verbatim_doc_comment, disable_help_flag = true)]
 pub(crate) struct InteropArgs {
     /// What `rocebud-interop` is given
     #[arg(
@@ -94,14 +95,18 @@ pub(crate) struct RunArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     verbatim_doc_comment,
+    next_line_help = true,
     after_help = "Examples:
-  rocebud daemon                         as root: for all users, at /run/rocebud/control
-  rocebud daemon --socket /run/rb.sock   for programs with ROCEBUD_SOCKET=/run/rb.sock
-  rocebud daemon --socket @test          abstract: in this network namespace only"
+  rocebud daemon
+      as root: for all users, at /run/rocebud/control
+  rocebud daemon --socket /run/rb.sock
+      for programs with ROCEBUD_SOCKET=/run/rb.sock
+  rocebud daemon --socket @test
+      abstract: in this network namespace only"
 )]
 pub(crate) struct DaemonArgs {
-    /// Where to listen: a path, or @NAME for an abstract socket
-    /// [default: /run/rocebud/control for root, else the user's abstract socket]
+    /// Where to listen: a path, or @NAME for an abstract socket [default:
+    /// /run/rocebud/control for root, else the user's abstract socket]
     #[arg(long, verbatim_doc_comment, value_name = "PATH|@NAME")]
     pub(crate) socket: Option<OsString>,
     /// Leave some seconds after the last program (how programs start it)
@@ -212,5 +217,29 @@ mod tests {
         assert_eq!(parse_qpn("17"), Ok(17));
         assert!(parse_qpn("0x1000000").is_err());
         assert!(parse_qpn("qp").is_err());
+    }
+
+    /// Long and short help of a command and of all below it.
+    fn helps(command: &mut clap::Command, all: &mut Vec<String>) {
+        all.push(command.render_help().to_string());
+        all.push(command.render_long_help().to_string());
+        command
+            .get_subcommands_mut()
+            .for_each(|below| helps(below, all));
+    }
+
+    #[test]
+    fn every_help_fits_80_columns() {
+        let mut command = Args::command();
+        command.build();
+        let mut all = Vec::new();
+        helps(&mut command, &mut all);
+        assert!(all.len() > 6, "{} helps", all.len());
+        let wide: Vec<&str> = all
+            .iter()
+            .flat_map(|help| help.lines())
+            .filter(|line| line.chars().count() > 80)
+            .collect();
+        assert!(wide.is_empty(), "{}", wide.join("\n"));
     }
 }

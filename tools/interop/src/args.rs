@@ -18,15 +18,22 @@ pub(crate) const PORT: u16 = 7471;
     version,
     arg_required_else_help = true,
     args_conflicts_with_subcommands = true,
+    next_line_help = true,
     after_help = "Examples:
-  rocebud interop --target rxe --html result.html     Linux's soft-RoCE, in a guest (root)
-  rocebud interop --target rocebud --only 'rc read'   ourselves, cells with these words
-  rocebud interop --target inside                     rxe through its own libibverbs, rocebud beside it, in one guest
+  rocebud interop --target rxe --html result.html
+      Linux's soft-RoCE, in a guest (root)
+  rocebud interop --target rocebud --only 'rc read'
+      ourselves, cells with these words
+  rocebud interop --target inside
+      rxe through its own libibverbs, rocebud beside it, in one guest
   rocebud interop --target verbs:mlx5_0 --addresses 192.0.2.1,192.0.2.2
-  rocebud interop --target host:192.0.2.2             the machine on which `rocebud interop agent` runs
-  rocebud interop peer                                boot the guest and keep it
+  rocebud interop --target host:192.0.2.2
+      the machine on which `rocebud interop agent` runs
+  rocebud interop peer
+      boot the guest and keep it
 
-Exit status: 0 all cells right (or explained), 1 a cell failed, 2 could not be run, 130 interrupted."
+Exit status: 0 all cells right (or explained), 1 a cell failed, 2 could not be
+run, 130 interrupted."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -44,13 +51,19 @@ pub(crate) struct TestArgs {
     #[arg(long)]
     pub(crate) short: bool,
     /// Only cells with all these words in group or name (and without !WORD)
-    #[arg(long, value_name = "WORDS", default_value = "")]
+    #[arg(
+        long,
+        value_name = "WORDS",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub(crate) only: String,
     /// A matrix instead of the one that comes along
     #[arg(long, value_name = "FILE")]
     pub(crate) matrix: Option<PathBuf>,
-    /// Benches side by side, each with its own guest and wire, for rxe and rocebud [default: 2 where there are two cores]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=8))]
+    /// Benches side by side, each with its own guest and wire, for rxe and
+    /// rocebud [default: 2 where there are two cores]
+    #[arg(long, verbatim_doc_comment, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) lanes: Option<u8>,
     /// Write the result as JSON
     #[arg(long, value_name = "FILE")]
@@ -64,15 +77,23 @@ pub(crate) struct TestArgs {
     /// ... and of those that are
     #[arg(long, requires = "captures")]
     pub(crate) capture_all: bool,
-    /// Play the small matrix, keep the RoCE frames of each cell that is right, and in captures.tsv how it was made
-    #[arg(long, value_name = "DIRECTORY")]
+    /// Play the small matrix, keep the RoCE frames of each cell that is
+    /// right, and in captures.tsv how it was made
+    #[arg(long, verbatim_doc_comment, value_name = "DIRECTORY")]
     pub(crate) golden: Option<PathBuf>,
-    /// Play the small matrix against rocebud too; show which packets differ, and why those that may
-    #[arg(long, conflicts_with_all = ["json", "html", "captures", "golden"])]
+    /// Play the small matrix against rocebud too; show which packets differ,
+    /// and why those that may
+    #[arg(long, verbatim_doc_comment, conflicts_with_all = ["json", "html", "captures", "golden"])]
     pub(crate) differential: bool,
-    /// The two ends' addresses on the tested network, rocebud's first: for verbs:DEVICE, and for host:… where the agent is
-    /// reached over another network; four for IPv4 and IPv6
-    #[arg(long, value_delimiter = ',', value_name = "OURS,THEIRS")]
+    /// The two ends' addresses on the tested network, rocebud's first: for
+    /// verbs:DEVICE, and for host:… where the agent is reached over another
+    /// network; four for IPv4 and IPv6
+    #[arg(
+        long,
+        verbatim_doc_comment,
+        value_delimiter = ',',
+        value_name = "OURS,THEIRS"
+    )]
     pub(crate) addresses: Vec<IpAddr>,
     /// Network namespace in which rocebud runs, for verbs:DEVICE
     #[arg(long)]
@@ -83,42 +104,59 @@ pub(crate) struct TestArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct GuestArgs {
-    /// MTU of the wire, 1280 (the least of IPv6) to 9216; 4176 or more gives path MTU 4096
-    #[arg(long, default_value_t = 4200, value_parser = RangedU64ValueParser::<u32>::new().range(1280..=9216))]
+    /// MTU of the wire, 1280 (the least of IPv6) to 9216; 4176 or more
+    /// gives path MTU 4096
+    #[arg(long, verbatim_doc_comment, default_value_t = 4200, value_parser = RangedU64ValueParser::<u32>::new().range(1280..=9216))]
     pub(crate) mtu: u32,
     /// kvm or tcg [default: kvm where it works]
     #[arg(long, value_parser = ["kvm", "tcg"])]
     pub(crate) accel: Option<String>,
-    /// Seconds until the guest must be ready; emulated it needs 10, on a busy machine several times that
-    #[arg(long, default_value_t = 180, value_name = "SECONDS", value_parser = RangedU64ValueParser::<u64>::new().range(1..=3600))]
+    /// Seconds until the guest must be ready; emulated it needs 10, on a
+    /// busy machine several times that
+    #[arg(long, verbatim_doc_comment, default_value_t = 180, value_name = "SECONDS", value_parser = RangedU64ValueParser::<u64>::new().range(1..=3600))]
     pub(crate) boot: u64,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Boot the kernel peer and keep it until this command is stopped (Ctrl-C, or kill).
-    #[command(after_help = "Example, in two terminals (root):
+    /// Boot the kernel peer and keep it until it is stopped (Ctrl-C, or kill).
+    #[command(
+        next_line_help = true,
+        after_help = "Example, in two terminals (root):
   rocebud interop peer
       ready: Linux 6.1…
       namespace rbi4711n0: ours 10.98.0.1 …, rxe0 10.98.0.2 …
-  rocebud interop guest rbi4711n0 -- ib_write_bw -d rxe0 &                   the server, in the guest
-  ip netns exec rbi4711n0 rocebud run -- ib_write_bw 10.98.0.2               the client, here
-  rocebud interop guest rbi4711n0 -- 'rdma link; dmesg | tail'               any shell command")]
+  rocebud interop guest rbi4711n0 -- ib_write_bw -d rxe0 &
+      the server, in the guest
+  ip netns exec rbi4711n0 rocebud run -- ib_write_bw 10.98.0.2
+      the client, here
+  rocebud interop guest rbi4711n0 -- 'rdma link; dmesg | tail'
+      any shell command"
+    )]
     Peer(GuestArgs),
-    /// Serve as the other machine of `--target host:…`, until stopped. Whoever may connect runs commands here.
-    #[command(after_help = "Examples:
-  rocebud interop agent --listen 192.0.2.2 --from 192.0.2.1                    this machine's own RDMA devices
-  rocebud run -- rocebud interop agent --listen 192.0.2.2 --from 192.0.2.1     rocebud's
-On the other machine: rocebud interop --target host:192.0.2.2")]
+    /// Serve as the other machine of `--target host:…`, until stopped.
+    ///
+    /// Whoever may connect runs commands here.
+    #[command(
+        next_line_help = true,
+        after_help = "Examples:
+  rocebud interop agent --listen 192.0.2.2 --from 192.0.2.1
+      this machine's own RDMA devices
+  rocebud run -- rocebud interop agent --listen 192.0.2.2 --from 192.0.2.1
+      rocebud's
+On the other machine: rocebud interop --target host:192.0.2.2"
+    )]
     Agent {
-        /// Where to answer: an address of this machine, with port 7471 or another; * is every address
-        #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = listen)]
+        /// Where to answer: an address of this machine, with port 7471 or
+        /// another; * is every address
+        #[arg(long, verbatim_doc_comment, value_name = "ADDRESS[:PORT]", value_parser = listen)]
         listen: Listen,
         /// Answer this address only, and refuse all others
         #[arg(long, value_name = "ADDRESS")]
         from: Option<IpAddr>,
     },
     /// Run a command in the guest of `rocebud interop peer`.
+    #[command(next_line_help = true)]
     Guest {
         /// The namespace that `peer` named
         namespace: String,
@@ -220,5 +258,29 @@ mod tests {
                 .to_string()
                 .contains("Usage: rocebud interop peer")
         );
+    }
+
+    /// Long and short help of a command and of all below it.
+    fn helps(command: &mut clap::Command, all: &mut Vec<String>) {
+        all.push(command.render_help().to_string());
+        all.push(command.render_long_help().to_string());
+        command
+            .get_subcommands_mut()
+            .for_each(|below| helps(below, all));
+    }
+
+    #[test]
+    fn every_help_fits_80_columns() {
+        let mut command = Args::command();
+        command.build();
+        let mut all = Vec::new();
+        helps(&mut command, &mut all);
+        assert!(all.len() > 6, "{} helps", all.len());
+        let wide: Vec<&str> = all
+            .iter()
+            .flat_map(|help| help.lines())
+            .filter(|line| line.chars().count() > 80)
+            .collect();
+        assert!(wide.is_empty(), "{}", wide.join("\n"));
     }
 }
