@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROCEBUD = os.environ.get("ROCEBUD_BIN", str(ROOT / "build/bin/rocebud"))
+ROCEBUD = os.environ.get("ROCEBUD_BIN") or str(ROOT / "build/bin/rocebud")
 A, B = f"rbbench{os.getpid()}a", f"rbbench{os.getpid()}b"
 ADDR_A, ADDR_B = "10.79.0.1", "10.79.0.2"
 
@@ -217,6 +217,8 @@ def main():
         args.rounds, args.seconds, count = 1, 1, 2000
     if os.getuid() != 0:
         raise SystemExit("bench: needs root, for two network namespaces")
+    if not os.access(ROCEBUD, os.X_OK):
+        raise SystemExit(f"bench: {ROCEBUD} is no program: run `make build`, or let ROCEBUD_BIN name one")
     (ROOT / "build/tests").mkdir(parents=True, exist_ok=True)
     sh("cc", "-O2", "-o", str(ROOT / "build/tests/udp_pingpong"), str(ROOT / "tools/bench/udp_pingpong.c"))
     wire(args.mtu)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""rdma-core's own test-suite, as the distribution ships it, against rocebud devices.
+"""rdma-core's own test-suite, as the distribution ships it, against our devices.
 
     tests/abi/conformance/run.py [--build DIR] [--update] [--seed N] [WORD...]
 
-Runs the tests whose ids contain one of the words (all without words) and compares each test's outcome
-with outcomes.tsv: a test that stops being `ok`, or does better than the list says, is a failure.
-`--update` writes what was seen into the list. Makes a network namespace of its own with a veth pair;
-as an ordinary user inside a user namespace, if the machine allows those.
+Runs the tests whose ids contain one of the words (all without words) and
+compares each test's outcome with outcomes.tsv: a test that stops being `ok`, or
+does better than the list says, is a failure. `--update` writes what was seen
+into the list. Makes a network namespace of its own with a veth pair; as an
+ordinary user inside a user namespace, if the machine allows those.
 """
 import argparse
 import gzip

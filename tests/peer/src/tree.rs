@@ -20,6 +20,14 @@ pub fn rocebud() -> PathBuf {
     std::env::var_os("ROCEBUD_BIN").map_or_else(|| root().join("build/bin/rocebud"), PathBuf::from)
 }
 
+/// What is to be done where that is no build.
+fn no_build(program: &Path) -> String {
+    match std::env::var_os("ROCEBUD_BIN") {
+        Some(_) => format!("the build that ROCEBUD_BIN names: {}", program.display()),
+        None => "the build: run `make build`".to_owned(),
+    }
+}
+
 /// Where outputs and captures of this run are kept.
 pub fn log_dir() -> PathBuf {
     let dir = root().join("build/tests/logs");
@@ -116,7 +124,7 @@ impl Machine {
     pub fn lacks(&self, need: Need) -> Option<String> {
         let (there, name) = match need {
             Need::Root => (self.root, "root, for network namespaces".to_owned()),
-            Need::Build => (self.build, "the build: run `make build`".to_owned()),
+            Need::Build => (self.build, no_build(&rocebud())),
             Need::Compiler => (
                 self.compiler,
                 "a C compiler and libibverbs-dev: apt-get install gcc libibverbs-dev".to_owned(),

@@ -32,7 +32,7 @@ if [ -z "$pkg" ] || [ -z "$(digest "$pkg")" ]; then
 fi
 [ -n "$pkg" ] || die "apt knows no linux-image-amd64: this needs Debian's package lists (or ROCEBUD_INTEROP_KERNEL=linux-image-…)"
 sum=$(digest "$pkg")
-[ -n "$sum" ] || die "apt knows no package $pkg"
+[ -n "$sum" ] || die "apt knows no package $pkg${ROCEBUD_INTEROP_KERNEL:+, which ROCEBUD_INTEROP_KERNEL names}"
 deb=$cache/$sum.deb
 is_right() { echo "$sum  $1" | sha256sum --status -c - 2>/dev/null; }
 if ! is_right "$deb"; then

@@ -2,6 +2,7 @@
 //!
 //! `$ROCEBUD_INTEROP_CACHE`, else `$XDG_CACHE_HOME/rocebud/interop`, else `~/.cache/rocebud/interop`.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -12,16 +13,21 @@ use crate::error::{Doing, Error, Result};
 /// # Errors
 /// It cannot be made.
 pub fn directory() -> Result<PathBuf> {
-    let from = |name| {
-        std::env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
+    directory_by(|name| std::env::var_os(name))
+}
+
+fn directory_by(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf> {
+    let from = |name| variable(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let named = from("ROCEBUD_INTEROP_CACHE");
+    let whose = match named {
+        Some(_) => ", which ROCEBUD_INTEROP_CACHE names",
+        None => " (ROCEBUD_INTEROP_CACHE names another place)",
     };
-    let path = from("ROCEBUD_INTEROP_CACHE")
+    let path = named
         .or_else(|| from("XDG_CACHE_HOME").map(|d| d.join("rocebud/interop")))
         .or_else(|| from("HOME").map(|d| d.join(".cache/rocebud/interop")))
         .unwrap_or_else(|| std::env::temp_dir().join("rocebud-interop"));
-    std::fs::create_dir_all(&path).doing(|| format!("the cache {}", path.display()))?;
+    std::fs::create_dir_all(&path).doing(|| format!("the cache {}{whose}", path.display()))?;
     Ok(path)
 }
 
@@ -79,4 +85,23 @@ pub fn digest(parts: &[&[u8]]) -> String {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     }
     format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_cannot_be_is_named_with_the_variable_that_names_one() {
+        let of = |set: &'static str| {
+            let variable = move |name: &str| (name == set).then(|| "/proc/nowhere".into());
+            directory_by(variable).unwrap_err().to_string()
+        };
+        assert!(of("ROCEBUD_INTEROP_CACHE").starts_with(
+            "the cache /proc/nowhere, which ROCEBUD_INTEROP_CACHE names: No such file"
+        ));
+        assert!(of("HOME").starts_with(
+            "the cache /proc/nowhere/.cache/rocebud/interop (ROCEBUD_INTEROP_CACHE names another place): No such file"
+        ));
+    }
 }

@@ -1,6 +1,7 @@
 //! Who is tested, and the bench for it: two agents, and where possible the wire between them.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -551,8 +552,17 @@ fn own_address_towards(peer: SocketAddr) -> Result<IpAddr> {
 /// # Errors
 /// It is not there.
 pub fn rocebud() -> Result<PathBuf> {
+    rocebud_of(std::env::var_os("ROCEBUD_BIN"))
+}
+
+fn rocebud_of(variable: Option<OsString>) -> Result<PathBuf> {
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("rocebud"));
-    let named = std::env::var_os("ROCEBUD_BIN").map(PathBuf::from);
+    let named = variable.filter(|v| !v.is_empty()).map(PathBuf::from);
+    let whose = if named.is_some() {
+        ", which ROCEBUD_BIN names,"
+    } else {
+        ""
+    };
     let path = named.or_else(beside).unwrap_or_default();
     let lib = path
         .parent()
@@ -562,7 +572,7 @@ pub fn rocebud() -> Result<PathBuf> {
         return Ok(path);
     }
     Err(Error(format!(
-        "{} is no complete build: run `make build` and build/bin/rocebud, or set ROCEBUD_BIN",
+        "{}{whose} is no complete build: run `make build` and build/bin/rocebud, or set ROCEBUD_BIN",
         path.display()
     )))
 }
@@ -589,4 +599,20 @@ fn rocebud_in(namespace: Option<&str>, agent: &Path, (v4, v6): (&str, &str)) -> 
         found: Found::default(),
         brought: Arc::default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_of_no_complete_build_is_named_with_its_variable() {
+        for path in ["/nonexistent", "/bin/sh"] {
+            let why = rocebud_of(Some(path.into())).unwrap_err().to_string();
+            let names = format!("{path}, which ROCEBUD_BIN names, is no complete build: ");
+            assert!(why.starts_with(&names), "{why}");
+        }
+        let why = rocebud_of(Some(OsString::new())).unwrap_err().to_string();
+        assert!(!why.contains("names"), "{why}");
+    }
 }

@@ -1,5 +1,7 @@
 //! The guest's image and the agent, made by `peer/image.sh` and `cc` and kept in the cache.
 
+use std::ffi::OsString;
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -34,10 +36,23 @@ pub struct Image {
 /// There is no C compiler, or libibverbs' headers are missing.
 pub fn agent() -> Result<PathBuf> {
     // the guest has one, and no compiler
-    if let Some(path) = std::env::var_os("ROCEBUD_INTEROP_AGENT") {
-        return Ok(PathBuf::from(path));
+    match named_agent(std::env::var_os("ROCEBUD_INTEROP_AGENT"))? {
+        Some(path) => Ok(path),
+        None => compiled("rocebud-interop-agent", AGENT),
     }
-    compiled("rocebud-interop-agent", AGENT)
+}
+
+fn named_agent(variable: Option<OsString>) -> Result<Option<PathBuf>> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(path) = variable.filter(|v| !v.is_empty()).map(PathBuf::from) else {
+        return Ok(None);
+    };
+    let can_run = |about: &Metadata| about.is_file() && about.permissions().mode() & 0o111 != 0;
+    let names = || format!("ROCEBUD_INTEROP_AGENT names {}", path.display());
+    match std::fs::metadata(&path).doing(names)? {
+        about if can_run(&about) => Ok(Some(path)),
+        _ => fail(format!("{}, which is no program", names())),
+    }
 }
 
 /// A C program over libibverbs and librdmacm, or a library to be preloaded (`NAME.so`), compiled if its sources are new.
@@ -203,6 +218,32 @@ fn packages() -> String {
     ask.args(["-W", "-f", "${Package} ${Version}\n"])
         .args(names);
     let said = ask.output().map(|o| o.stdout).unwrap_or_default();
-    let kernel = std::env::var("ROCEBUD_INTEROP_KERNEL").unwrap_or_default();
-    format!("{kernel}\n{}", String::from_utf8_lossy(&said))
+    let kernel = std::env::var_os("ROCEBUD_INTEROP_KERNEL").unwrap_or_default();
+    format!(
+        "{}\n{}",
+        kernel.to_string_lossy(),
+        String::from_utf8_lossy(&said)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_cannot_be_run_is_named_with_its_variable() {
+        let of = |path: &str| named_agent(Some(path.into())).map_err(|why| why.to_string());
+        assert_eq!(named_agent(None), Ok(None));
+        assert_eq!(of(""), Ok(None));
+        assert_eq!(of("/bin/sh"), Ok(Some(PathBuf::from("/bin/sh"))));
+        for path in ["/etc/passwd", "/etc"] {
+            let why = format!("ROCEBUD_INTEROP_AGENT names {path}, which is no program");
+            assert_eq!(of(path), Err(why));
+        }
+        let why = of("/nonexistent").unwrap_err();
+        assert!(
+            why.starts_with("ROCEBUD_INTEROP_AGENT names /nonexistent: No such file"),
+            "{why}"
+        );
+    }
 }
