@@ -9,6 +9,16 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 ${CC:-cc} -w -shared -fPIC -o "$work/fake_real.so" "$here/fake_real.c"
 ${CC:-cc} -Wall -o "$work/real" "$here/real.c" -libverbs -ldl
+libraries=${LD_LIBRARY_PATH%%:*}
+${CC:-cc} -Wall -o "$work/plain" -Wl,-rpath,"$libraries" -x c - -libverbs <<'EOF'
+#include <infiniband/verbs.h>
+#include <stdio.h>
+int main(void)
+{
+	for (struct ibv_device **list = ibv_get_device_list(NULL); list && *list; list++)
+		puts(ibv_get_device_name(*list));
+}
+EOF
 user=
 [ "$(id -u)" = 0 ] || user=-r
 unshare $user -m true 2>/dev/null || { echo "left out: no right to make a mount namespace"; exit 0; }
@@ -27,4 +37,12 @@ unshare $user -m sh -eu -c '
     work=$1
     says "$1/real" "rocebud: ROCEBUD_REAL names $1/real, which cannot be loaded (.*: .* are left out$"
     says "${LD_LIBRARY_PATH%%:*}/libibverbs.so.1" "which is rocebud.s own: .* are left out$"
+    # A program with rights that its user lacks loads no library of that user'"'"'s choice.
+    [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null || exit 0
+    chmod 755 "$1"
+    ROCEBUD_REAL=$1/fake_real.so "$1/plain" | grep -q real0 || { echo "plain: no real0"; exit 1; }
+    chmod 4755 "$1/plain"
+    ROCEBUD_REAL=$1/fake_real.so setpriv --reuid 65534 --regid 65534 --clear-groups "$1/plain" >"$work/list.txt" || true
+    grep -q rb_ "$work/list.txt" || { echo "left out: no setuid programs here"; exit 0; }
+    grep -q real0 "$work/list.txt" && { echo "a setuid program loads what its user names"; exit 1; }
     exit 0' sh "$work"

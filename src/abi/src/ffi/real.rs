@@ -78,7 +78,7 @@ enum Wish {
 
 fn wish() -> &'static Wish {
     static WISH: OnceLock<Wish> = OnceLock::new();
-    WISH.get_or_init(|| match std::env::var_os("ROCEBUD_REAL") {
+    WISH.get_or_init(|| match given() {
         Some(v) if v == "off" => Wish::Off,
         Some(v) if v.as_bytes().starts_with(b"/") => file_wished(v),
         Some(v) if !v.is_empty() => {
@@ -93,6 +93,13 @@ fn wish() -> &'static Wish {
         }
         _ => Wish::Usual,
     })
+}
+
+/// `ROCEBUD_REAL`; not set for a program with rights that its user lacks, which would load his code.
+fn given() -> Option<OsString> {
+    // SAFETY: only reads what the kernel gave at start.
+    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    std::env::var_os("ROCEBUD_REAL").filter(|_| !secure)
 }
 
 /// A file that cannot be the library is named at once, whether or not the machine has devices. None
