@@ -48,6 +48,20 @@ binds() {
     echo "$count programs bind"
     [ "$count" -gt 0 ]
 }
+# What small messages go through lies together (src/abi/order.txt): most of the functions named there,
+# and little else.
+in_order() {
+    local named start bytes from to functions
+    named=$(grep -c '^[^#]' "$here/../../src/abi/order.txt")
+    read -r start bytes < <(readelf -SW "$lib/libibverbs.so.1" |
+        sed -n 's/.* \.text\.small_messages *PROGBITS *\([0-9a-f]*\) [0-9a-f]* \([0-9a-f]*\) .*/0x\1 0x\2/p')
+    [ -n "${bytes:-}" ] || { echo "no section .text.small_messages: does this linker know INSERT?"; return 1; }
+    from=$(printf %016x $((start))) to=$(printf %016x $((start + bytes)))
+    functions=$(nm "$lib/libibverbs.so.1" | awk -v from="$from" -v to="$to" '$1 >= from && $1 < to' |
+        cut -d' ' -f3 | sort -u | wc -l)
+    echo "$functions functions in $((bytes / 1024)) KiB, $named named"
+    [ "$functions" -ge $((named / 2)) ] && [ $((bytes)) -lt 262144 ]
+}
 # A namespace of one's own, if that is allowed.
 root=
 [ "$(id -u)" = 0 ] || root=-r
@@ -69,6 +83,7 @@ for program in words nodes private events boundary memory xrc; do
     compile $program || { echo "FAIL $program.c does not compile"; failed=$((failed + 1)); }
 done
 step exports "$here/check_exports.sh" "$lib"
+step "order of functions" in_order
 step layouts "$here/check_layouts.sh"
 step nodes "$work/nodes"
 step words same_words
