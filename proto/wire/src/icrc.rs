@@ -16,6 +16,10 @@ use crc32fast::Hasher;
 
 use crate::{BTH_LEN, ICRC_LEN, UDP_PORT};
 
+mod sums;
+
+pub use sums::Sums;
+
 /// IPv4 flags and fragment offset with only "don't fragment" set.
 pub const DF: u16 = 0x4000;
 
@@ -149,6 +153,17 @@ pub fn seal(icrc: u32, frame: &mut [u8]) {
 #[inline]
 #[must_use]
 pub fn verify_v4(hdr: &V4, id: Id, frame: &[u8]) -> Option<RecoveredId> {
+    verify_v4_by(hdr, id, frame, v4)
+}
+
+/// The same, with another way to the sum.
+#[inline]
+fn verify_v4_by(
+    hdr: &V4,
+    id: Id,
+    frame: &[u8],
+    v4: impl FnOnce(&V4, &[u8]) -> u32,
+) -> Option<RecoveredId> {
     let (ib, wire) = split(frame)?;
     let first = match id {
         Id::Known { id, flags_frag } => RecoveredId { id, flags_frag },
@@ -180,40 +195,14 @@ pub fn verify_v6(hdr: &V6, frame: &[u8]) -> bool {
 /// Checks a packet that a UDP socket gave: its addresses, the sender's port, and a guess at the IPv4
 /// identification, which the socket hides. Gives what explains the ICRC (zeros for IPv6). `None`: it is
 /// wrong, or the addresses are of two families.
-#[inline]
 #[must_use]
 pub fn verify_udp(
-    (src, dst): (IpAddr, IpAddr),
+    ends: (IpAddr, IpAddr),
     sport: u16,
     guess: u16,
     frame: &[u8],
 ) -> Option<RecoveredId> {
-    match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let header = V4 {
-                src: src.octets(),
-                dst: dst.octets(),
-                sport,
-                ..Default::default()
-            };
-            let max = u16::MAX;
-            verify_v4(&header, Id::Unknown { guess, max }, frame)
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let header = V6 {
-                src: src.octets(),
-                dst: dst.octets(),
-                sport,
-                ..Default::default()
-            };
-            let none = RecoveredId {
-                id: 0,
-                flags_frag: 0,
-            };
-            verify_v6(&header, frame).then_some(none)
-        }
-        _ => None,
-    }
+    Sums::default().verify_udp(ends, sport, guess, frame)
 }
 
 /// Checks a RoCE v1 packet; `frame` is BTH to ICRC.
