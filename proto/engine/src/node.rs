@@ -510,10 +510,15 @@ impl Node {
                 self.core.ready.pop();
                 continue;
             };
-            self.turn = Some((index, left - 1));
-            if left == 1 {
+            // One try in vain less, where a program waits for one packet.
+            if self.qps.at(index).is_some_and(Qp::has_said_all) {
+                self.turn = None;
+                self.core.ready.pop();
+            } else if left == 1 {
                 self.turn = None;
                 self.core.ready.rotate();
+            } else {
+                self.turn = Some((index, left - 1));
             }
             return Some(transmit);
         }

@@ -247,6 +247,15 @@ impl SendQueue {
         self.cursor < self.nxt || self.cur - self.base < self.ring.len() as u64
     }
 
+    /// Every request was sent to its end, and nothing has to be sent again. May miss it.
+    #[inline]
+    pub(crate) fn has_sent_all(&self) -> bool {
+        let (at, len) = (self.cur - self.base, self.ring.len() as u64);
+        let is_over = |w: &Wqe| w.started && w.fail.is_none() && self.cursor >= w.end();
+        self.cursor >= self.nxt
+            && (at == len || at + 1 == len && self.ring.back().is_some_and(is_over))
+    }
+
     /// How far an ACK of everything before `to` reaches: READs and atomics without their own
     /// response stop it.
     pub(crate) fn reach(&self, to: u64) -> u64 {

@@ -17,6 +17,15 @@ impl Qp {
         owes || self.requests_wait() && !self.is_awaited(core)
     }
 
+    /// Nothing is left to send, as far as is seen without trying.
+    #[inline]
+    pub(crate) fn has_said_all(&self) -> bool {
+        self.resp.answers.is_empty()
+            && !self.notify.due
+            && self.parked.is_empty()
+            && self.sq.has_sent_all()
+    }
+
     /// Requests were not answered or not sent yet, and the queue pair's state lets them go on.
     fn requests_wait(&self) -> bool {
         let goes_on = match self.state {
