@@ -11,6 +11,7 @@ use rocebud_nic::udp::{Ring, RingFds, Rings, SlotSockets, UdpLink};
 use rocebud_nic::{PacketIo, RxFrame};
 use rocebud_objects::{Counter, Instant};
 use rocebud_wire::Gid;
+use rocebud_wire::icrc::Sums;
 
 use crate::env::{Directory, World};
 use crate::flow::Flow;
@@ -83,6 +84,7 @@ pub(crate) struct Core {
     /// Frames of other processes on their way to the daemon.
     outbox: Outbox,
     tx: Tx,
+    rx_sums: Sums,
     hooks: Hooks,
     lost: u64,
     /// Of it, whole frames.
@@ -91,6 +93,8 @@ pub(crate) struct Core {
     losses_due_ns: u64,
     /// Small posts since the engine last sent for a poll.
     posts: u32,
+    /// When the clock was last read for the engine.
+    seen: Instant,
     pub(crate) later: Later,
 }
 
@@ -101,6 +105,8 @@ pub(crate) struct Turn {
     pub(crate) received: usize,
     /// Packets that went out.
     pub(crate) sent: usize,
+    /// A timer ran.
+    pub(crate) timers: bool,
 }
 
 impl Turn {
@@ -126,11 +132,13 @@ impl Core {
             forward_buf: Vec::new(),
             outbox: Outbox::default(),
             tx: Tx::new(),
+            rx_sums: Sums::default(),
             hooks: Hooks::from_environment(),
             lost: 0,
             raw_lost: 0,
             losses_due_ns: u64::MAX,
             posts: 0,
+            seen: Instant::default(),
             later: Later::default(),
         }
     }
@@ -187,12 +195,18 @@ impl Core {
 
     /// The world as the engine sees it now, beside the engine itself.
     pub(crate) fn split<'a>(&'a mut self, shared: &'a Shared) -> (&'a mut Node, World<'a>) {
+        self.seen = now();
+        self.split_untimed(shared)
+    }
+
+    /// The same for what makes no deadline: the time is that of the last call that read the clock.
+    pub(crate) fn split_untimed<'a>(&'a mut self, shared: &'a Shared) -> (&'a mut Node, World<'a>) {
         let world = World {
             keys: &shared.keys,
             pages: &shared.pages,
             dir: &self.dir,
             flow: &mut self.flow,
-            now: now(),
+            now: self.seen,
             guard: None,
         };
         (&mut self.node, world)
@@ -242,24 +256,34 @@ impl Core {
         at: Instant,
         enough: impl FnOnce(&mut Later, bool) -> bool,
     ) -> Turn {
+        self.seen = at;
         self.hooks.attend(shared.pages.control());
         if self.dir.due_ns().is_some_and(|due_ns| due_ns <= at.0) {
             self.dir.fire_due(at.0);
         }
         let mut received = self.receive(shared, at) + self.receive_raw(shared);
         if received != 0 && enough(&mut self.later, self.node.wants_transmit()) {
-            return Turn { received, sent: 0 };
+            return Turn {
+                received,
+                ..Turn::default()
+            };
         }
         let mut at = if received == 0 { at } else { now() };
+        let mut timers = false;
         if self.node.next_timeout().is_some_and(|due| due <= at) {
             received += self.drain(shared);
             let (node, mut world) = self.split(shared);
             at = world.now;
             node.on_timeout(at, &mut world);
+            timers = true;
         }
         self.posts = 0;
         let sent = self.transmit_at(shared, || at) + self.retry_raw(shared);
-        Turn { received, sent }
+        Turn {
+            received,
+            sent,
+            timers,
+        }
     }
 
     fn receive_raw(&mut self, shared: &Shared) -> usize {
@@ -363,6 +387,7 @@ impl Core {
             hooks: &mut self.hooks,
             qpns: &self.qpns,
             hosts: &mut self.hosts,
+            sums: &mut self.rx_sums,
             outbox: Some(&mut self.outbox),
         };
         let received = link
@@ -461,6 +486,7 @@ impl Core {
             hooks: &mut self.hooks,
             qpns: &self.qpns,
             hosts: &mut self.hosts,
+            sums: &mut self.rx_sums,
             outbox: None,
         };
         let mut received = 0;
@@ -489,16 +515,26 @@ impl Core {
         received
     }
 
-    /// When the next turn must happen even if nothing arrives.
-    pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        // What a turn's bounds left over has a deadline, too: its program may be asleep, and a UC or UD
-        // queue pair gets no answers that would wake anybody. What was left on purpose has the thread.
-        let waits = self.tx.is_stuck()
+    /// What a turn's bounds left over has a deadline, too: its program may be asleep, and a UC or UD queue
+    /// pair gets no answers that would wake anybody. What was left on purpose has the thread.
+    #[inline]
+    fn is_left_over(&self) -> bool {
+        self.tx.is_stuck()
             || self.node.has_held()
             || self.node.wants_transmit() && !self.later.is_left()
             || self.raw.is_stuck()
-            || !self.outbox.is_empty();
-        let retry = waits.then(|| now().0 + STUCK_RETRY_NS);
+            || !self.outbox.is_empty()
+    }
+
+    /// A turn may have made a deadline. One in which nothing happened did not.
+    #[inline]
+    pub(crate) fn may_be_due_sooner(&self, turn: Turn) -> bool {
+        !turn.is_idle() || self.is_left_over()
+    }
+
+    /// When the next turn must happen even if nothing arrives.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        let retry = self.is_left_over().then(|| now().0 + STUCK_RETRY_NS);
         let losses = Some(self.losses_due_ns).filter(|at| *at != u64::MAX);
         let timer = self.node.next_timeout().map(|at| at.0);
         let paced = self.raw.due().map(|at| at.0);

@@ -550,7 +550,9 @@ impl Runtime {
             away = progress.is_away();
             !away && !cq.is_evented() && later.leave(now)
         });
-        progress.rearm(&core);
+        if core.may_be_due_sooner(turn) {
+            progress.rearm(&core);
+        }
         drop(core);
         if away && spins && !cq.is_evented() {
             progress.call();

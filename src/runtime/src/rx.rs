@@ -6,7 +6,7 @@ use rocebud_ctl::page::QpCount;
 use rocebud_engine::{Node, RxMeta};
 use rocebud_nic::RxFrame;
 use rocebud_objects::Counter;
-use rocebud_wire::icrc::{self, RecoveredId};
+use rocebud_wire::icrc::{self, RecoveredId, Sums};
 use rocebud_wire::{Gid, Packet, ParseError, Qpn};
 
 use crate::env::World;
@@ -20,6 +20,7 @@ pub(crate) struct Rx<'a> {
     pub(crate) hooks: &'a mut Hooks,
     pub(crate) qpns: &'a QpnPool,
     pub(crate) hosts: &'a mut Hosts,
+    pub(crate) sums: &'a mut Sums,
     /// To the daemon, for frames of other processes; not there for frames that it gave us.
     pub(crate) outbox: Option<&'a mut Outbox>,
 }
@@ -43,7 +44,9 @@ impl Rx<'_> {
             .flow
             .received(qpn, frame.data.len(), frame.seg_index != 0);
         let ends = (frame.src.ip(), frame.dst);
-        let sealed = icrc::verify_udp(ends, frame.src.port(), frame.seg_index, frame.data);
+        let sealed = self
+            .sums
+            .verify_udp(ends, frame.src.port(), frame.seg_index, frame.data);
         let Some(found) = sealed else {
             self.hosts.spoiled(frame.src.ip(), world.now.0);
             return world.add(Counter::DropIcrc, 1);

@@ -14,7 +14,8 @@ use rocebud_engine::{Node, Transmit, limits::FRAME_BYTES_MAX};
 use rocebud_nic::udp::UdpLink;
 use rocebud_nic::{IdRule, PacketIo, TxBatch};
 use rocebud_objects::Counter;
-use rocebud_wire::{BTH_LEN, Opcode, Operation, icrc};
+use rocebud_wire::icrc::{self, Sums};
+use rocebud_wire::{BTH_LEN, Opcode, Operation};
 
 use crate::env::World;
 use crate::hooks::{Direction, Hooks, Verdict};
@@ -85,6 +86,7 @@ pub(crate) struct Tx {
     staging: PageBuf,
     used: usize,
     batches: Vec<Batch>,
+    sums: Sums,
     pub(crate) windows: Windows,
 }
 
@@ -94,6 +96,7 @@ impl Tx {
             staging: PageBuf::new(STAGING_BYTES),
             used: 0,
             batches: Vec::with_capacity(BATCHES_MAX),
+            sums: Sums::default(),
             windows: Windows::default(),
         }
     }
@@ -154,6 +157,10 @@ impl Tx {
         let run = &mut filled.run;
         while self.used + FRAME_BYTES_MAX <= self.staging.len() && self.batches.len() < BATCHES_MAX
         {
+            if !node.wants_transmit() {
+                filled.is_last = true;
+                break;
+            }
             let room = &mut self.staging[self.used..];
             let Some(out) = node.poll_transmit(world.now, room, world) else {
                 filled.is_last = true;
@@ -218,10 +225,10 @@ impl Tx {
         let alone = out.lost;
         match self.batches.last_mut().filter(|_| !alone) {
             Some(last) if last.takes(&to, out.len) => {
-                last.add(&mut self.staging, self.used..end);
+                last.add(&mut self.staging, self.used..end, &mut self.sums);
             }
             Some(last) if last.may_go_behind(&to, out.len) => {
-                last.go_behind(&mut self.staging, self.used..end);
+                last.go_behind(&mut self.staging, self.used..end, &mut self.sums);
             }
             _ => {
                 let caps = link.caps(to.dst);
@@ -240,7 +247,7 @@ impl Tx {
                     answers: is_acknowledgement(&self.staging[self.used..end]),
                     unsealed: false,
                 };
-                batch.begin(&mut self.staging, self.used..end);
+                batch.begin(&mut self.staging, self.used..end, &mut self.sums);
                 self.batches.push(batch);
             }
         }
@@ -253,7 +260,7 @@ impl Tx {
         while self.give(link, world)
             && let Some(refused) = self.batches.first_mut()
         {
-            refused.seal_singly(&mut self.staging);
+            refused.seal_singly(&mut self.staging, &mut self.sums);
         }
         if self.batches.is_empty() {
             self.used = 0;
@@ -266,7 +273,7 @@ impl Tx {
     /// The same, once. True if the first that waits cannot leave as one.
     fn give(&mut self, link: &mut UdpLink, world: &World<'_>) -> bool {
         for batch in &mut self.batches {
-            batch.settle(&mut self.staging);
+            batch.settle(&mut self.staging, &mut self.sums);
         }
         let report = match self.batches.as_slice() {
             [only] => link.send(&[only.on_link(&self.staging)]),
@@ -294,30 +301,30 @@ impl Batch {
     }
 
     /// Takes its first packet.
-    fn begin(&mut self, staging: &mut [u8], range: Range<usize>) {
+    fn begin(&mut self, staging: &mut [u8], range: Range<usize>, sums: &mut Sums) {
         if self.answers {
             self.bytes.end = range.end;
             self.count = 1;
             self.unsealed = true;
         } else {
-            self.add(staging, range);
+            self.add(staging, range, sums);
         }
     }
 
     /// Nothing changes its place any more.
-    fn settle(&mut self, staging: &mut [u8]) {
+    fn settle(&mut self, staging: &mut [u8], sums: &mut Sums) {
         if std::mem::take(&mut self.unsealed) && self.icrc {
             let first = self.bytes.start..self.bytes.start + self.segment;
-            self.seal(&mut staging[first], 0);
+            self.seal(&mut staging[first], 0, sums);
         }
     }
 
     /// Takes the packet at `range`, which follows the batch.
-    fn add(&mut self, staging: &mut [u8], range: Range<usize>) {
-        self.settle(staging);
+    fn add(&mut self, staging: &mut [u8], range: Range<usize>, sums: &mut Sums) {
+        self.settle(staging, sums);
         self.closed |= range.len() < self.segment;
         if self.icrc {
-            self.seal(&mut staging[range.clone()], self.count);
+            self.seal(&mut staging[range.clone()], self.count, sums);
         }
         self.bytes.end = range.end;
         self.count += 1;
@@ -337,7 +344,7 @@ impl Batch {
     }
 
     /// Exchanges the batch's only packet and the one at `range`, which follows it.
-    fn go_behind(&mut self, staging: &mut [u8], range: Range<usize>) {
+    fn go_behind(&mut self, staging: &mut [u8], range: Range<usize>, sums: &mut Sums) {
         let first = range.len();
         let shorter = self.segment;
         let start = self.bytes.start;
@@ -346,8 +353,8 @@ impl Batch {
         self.count = 0;
         self.unsealed = false;
         self.bytes.end = start;
-        self.add(staging, start..start + first);
-        self.add(staging, start + first..range.end);
+        self.add(staging, start..start + first, sums);
+        self.add(staging, start + first..range.end, sums);
     }
 
     /// As the link wants it.
@@ -366,18 +373,18 @@ impl Batch {
     }
 
     /// Its packets leave one by one after all: each has identification 0.
-    fn seal_singly(&mut self, staging: &mut [u8]) {
+    fn seal_singly(&mut self, staging: &mut [u8], sums: &mut Sums) {
         (self.id, self.singly) = (IdRule::Absent, true);
         let Some(data) = staging.get_mut(self.bytes.clone()).filter(|_| self.icrc) else {
             return;
         };
         for packet in data.chunks_mut(self.segment.max(1)) {
-            self.seal(packet, 0);
+            self.seal(packet, 0, sums);
         }
     }
 
     /// Writes the ICRC of the packet that becomes segment `index`.
-    fn seal(&self, frame: &mut [u8], index: usize) {
+    fn seal(&self, frame: &mut [u8], index: usize, sums: &mut Sums) {
         let covered = icrc::covered(frame);
         let value = match (self.to.src, self.to.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -392,7 +399,7 @@ impl Batch {
                     sport: self.to.sport,
                     ..Default::default()
                 };
-                icrc::v4(&header, covered)
+                sums.v4(&header, covered)
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 let header = icrc::V6 {
@@ -401,7 +408,7 @@ impl Batch {
                     sport: self.to.sport,
                     ..Default::default()
                 };
-                icrc::v6(&header, covered)
+                sums.v6(&header, covered)
             }
             // Paths of mixed families are refused when they are made.
             _ => 0,

@@ -42,7 +42,7 @@ impl Cq {
     /// Takes what has completed into the front of `out`, and runs no engine.
     pub(crate) fn take(&self, out: &mut [ibv_wc]) -> usize {
         let take = |batch: &mut [Wc]| self.verbs.take(batch);
-        in_batches(out.len(), take, |at, wc| out[at] = wc).unwrap_or(0)
+        in_batches::<BATCH>(out.len(), take, |at, wc| out[at] = wc).unwrap_or(0)
     }
 
     /// Writes the field of the C structure that lies at `offset`.
@@ -187,27 +187,29 @@ pub(crate) extern "C" fn poll_cq(cq: Handle<Cq>, max: c_int, out: Arg<ibv_wc>) -
         if out.is_null() && max > 0 {
             return Err(Misuse::invalid("ibv_poll_cq: wc is NULL"));
         }
-        in_batches(
-            max,
-            |batch| cq.verbs.poll(batch),
-            // SAFETY: the place is below max, and the caller's array has max entries.
-            |at, wc| unsafe { out.set_at(at, wc) },
-        )
+        let take = |batch: &mut [Wc]| cq.verbs.poll(batch);
+        // SAFETY: the place is below max, and the caller's array has max entries.
+        let put = |at, wc| unsafe { out.set_at(at, wc) };
+        // Who polls for one at a time waits for it.
+        if max == 1 {
+            return in_batches::<1>(max, take, put);
+        }
+        in_batches::<BATCH>(max, take, put)
     })
 }
 
-/// Moves completions from `take` to their places, as many as there are, at most `max`. An error behind
-/// some of them is told by the next call.
+/// Moves completions from `take` to their places, as many as there are, at most `max`, up to `N` at a
+/// time. An error behind some of them is told by the next call.
 #[inline]
-fn in_batches(
+fn in_batches<const N: usize>(
     max: usize,
     mut take: impl FnMut(&mut [Wc]) -> Outcome<usize>,
     mut put: impl FnMut(usize, ibv_wc),
 ) -> Outcome<usize> {
     let mut done = 0;
-    let mut batch = [Wc::default(); BATCH];
+    let mut batch = [Wc::default(); N];
     while done < max {
-        let want = BATCH.min(max - done);
+        let want = N.min(max - done);
         let n = match take(&mut batch[..want]) {
             Ok(n) => n,
             Err(_) if done > 0 => break,

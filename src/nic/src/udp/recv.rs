@@ -82,6 +82,14 @@ impl Receiver {
         }
     }
 
+    /// Nothing came, neither by the ring nor, as far as the filter knows, by the socket.
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.ring
+            .as_ref()
+            .is_some_and(|ring| ring.is_socket_dry() && !ring.has_more())
+    }
+
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
@@ -207,11 +215,17 @@ impl Receivers {
         let all = known == 0 && (asked || slept);
         self.last_call_ns = now_ns;
         self.calls = self.calls.wrapping_add(1);
+        self.more = false;
+        // A poll in vain, which is most of them: what it takes is what a packet waits.
+        let distrust = self.calls.is_multiple_of(DISTRUST_EVERY);
+        if !(all || distrust || known != 0) && self.sockets.iter().all(Receiver::is_quiet) {
+            self.dry = false;
+            return Ok(0);
+        }
         // The least idle socket is never skipped.
         let favourite = self.sockets.iter().map(|s| s.empty).min().unwrap_or(0);
         let turn = self.calls.is_multiple_of(IDLE_LOOK_EVERY);
         let (mut frames, mut left) = (0, max_batches.max(1));
-        self.more = false;
         for i in 0..self.sockets.len() {
             let empty = self.sockets[i].empty;
             let mut wanted = if known != 0 {
@@ -221,7 +235,6 @@ impl Receivers {
             };
             if let Some(ring) = &self.sockets[i].ring {
                 // It knows better, and asking it costs nothing.
-                let distrust = self.calls.is_multiple_of(DISTRUST_EVERY);
                 wanted = all || known != 0 && wanted || distrust || !ring.is_socket_dry();
                 frames += self.read_ring(i, sink);
             }

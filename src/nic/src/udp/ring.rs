@@ -253,6 +253,7 @@ impl Reader {
     }
 
     /// There is a record, perhaps behind a datagram of the socket's.
+    #[inline]
     pub(super) fn has_more(&self) -> bool {
         self.ring.0.map.peek(self.at).is_some()
     }

@@ -95,7 +95,7 @@ impl Runtime {
         if core.raw.has(qpn) {
             return self.post_recv_raw(&mut core, qpn, wrs);
         }
-        let (node, mut world) = core.split(&self.shared);
+        let (node, mut world) = core.split_untimed(&self.shared);
         let done = wrs.into_iter().enumerate().try_for_each(|(posted, wr)| {
             wr.and_then(|wr| node.post_recv(world.now, qpn, wr, &mut world))
                 .map_err(|misuse| PostError { posted, misuse })
