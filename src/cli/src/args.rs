@@ -152,7 +152,7 @@ Counters have the names of Linux's hw_counters; those that are 0 are left out.
 drop_… count packets that were thrown away, with the reason in the name.
 PEER is the queue pair and the GID at the other end. A queue pair without
 trouble last entered a state; else LAST EVENT says which packet (PSN) was lost,
-refused or repeated."
+refused or repeated. One that was destroyed shows its last trouble, if any."
 )]
 pub(crate) struct StatusArgs {
     /// Only this queue pair (decimal or 0x…), with its last events

@@ -4,7 +4,7 @@ use rocebud_ctl::messages::Role;
 use rocebud_ctl::page::{Fact, NoteLine, QpCount, QpRecord};
 use rocebud_ctl::status::{ProcessStatus, StatusReport};
 use rocebud_ctl::{Client, PageSet};
-use rocebud_objects::Counter;
+use rocebud_objects::{Counter, NoteKind};
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -83,7 +83,7 @@ struct Process {
     qps: Vec<Qp>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Qp {
     qpn: String,
     #[serde(skip)]
@@ -106,6 +106,9 @@ struct Event {
     age_ms: f64,
     psn: u32,
     text: String,
+    /// It entered a state; anything else is trouble.
+    #[serde(skip)]
+    is_move: bool,
 }
 
 fn look(client: &Client, status: &ProcessStatus) -> Process {
@@ -145,6 +148,7 @@ fn qp(record: &QpRecord, now: u64) -> Option<Qp> {
         age_ms: now.saturating_sub(line.at.0) as f64 / 1e6,
         psn: line.psn.value(),
         text: story::sentence(line),
+        is_move: line.kind == Some(NoteKind::State),
     };
     let counts = QpCount::ALL.iter();
     let counts = counts.map(|(count, name)| (*name, record.count(*count).load(Relaxed)));

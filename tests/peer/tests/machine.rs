@@ -6,7 +6,7 @@ use rocebud_peer::device::DevInfo;
 use rocebud_peer::netns::{Host, Wire};
 use rocebud_peer::program::{Finished, Spec};
 use rocebud_peer::runner::{Case, Need};
-use rocebud_peer::tree::{self, script};
+use rocebud_peer::tree::{self, c_program, script};
 use rocebud_peer::{Failure, Outcome, ensure, wrong};
 
 use crate::status::Status;
@@ -14,6 +14,7 @@ use crate::status::Status;
 pub(crate) fn cases() -> Vec<Case> {
     let root = [Need::Root, Need::Build, Need::Program("ibv_devinfo")];
     let anyone = [Need::Build, Need::Program("ibv_devinfo")];
+    let compiled = [Need::Root, Need::Build, Need::Compiler];
     let pyverbs = [Need::Root, Need::Build, Need::Pyverbs];
     vec![
         Case::new("devices_loopback", &anyone, devices_loopback),
@@ -32,6 +33,11 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         Case::new("daemon_leaves_after_its_last_client", &root, daemon_leaves),
         Case::new("status_names_what_runs", &root, status_names),
+        Case::new(
+            "status_says_of_destroyed_queue_pairs_what_failed",
+            &compiled,
+            status_of_destroyed,
+        ),
         Case::new(
             "port_taken_by_a_socket_is_explained",
             &root,
@@ -342,6 +348,27 @@ fn status_names() -> Outcome {
         ensure(help.contains(word), || {
             format!("rocebud --help: no {word} in\n{help}")
         })?;
+    }
+    Ok(())
+}
+
+/// A queue pair that ended well shows no event; one that failed says why, though it was destroyed.
+fn status_of_destroyed() -> Outcome {
+    let host = Host::loopback()?;
+    let bin = tree::rocebud().display().to_string();
+    let gid = DevInfo::of(&host)?.index_of(&host.v4)?.to_string();
+    for (program, case, failed) in [
+        ("edges", "c041_inline", false),
+        ("badargs", "invalidation_refused", true),
+    ] {
+        let args = ["-d", &host.device(), "-g", &gid, "-c", case];
+        let path = c_program(program)?;
+        host.rocebud(&path, &args).limit(30).run()?.succeeded()?;
+        let said = host.plain(&bin, &["status"]).run()?.succeeded()?;
+        let (_, ended) = said.split_once(program).unwrap_or_default();
+        let has = |words: &str| ended.contains(words);
+        let right = has("destroyed") && !has("entered") && has(" failed ") == failed;
+        ensure(right, || format!("{program}: {said}"))?;
     }
     Ok(())
 }

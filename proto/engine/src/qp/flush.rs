@@ -193,7 +193,8 @@ impl Qp {
         core.reads.release(flight.read_bytes, &mut core.ready);
     }
 
-    /// Everything forgotten, nothing completed: RESET and destroy.
+    /// Everything forgotten, nothing completed: RESET and destroy. The state stays: to be destroyed is
+    /// none, and whoever reads the story afterwards wants to know how it was before.
     pub(crate) fn retire<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
         self.set_timer(Timer::Off, cx);
         let flight = self.sq.rewind();
@@ -221,6 +222,5 @@ impl Qp {
         self.pace = super::pace::Pace::default();
         self.notify = super::Notify::default();
         cx.core.paced.set(self.index, None);
-        self.set_state(QpState::Reset, cx);
     }
 }

@@ -23,7 +23,10 @@ impl Qp {
         let to = self.check_move(attr, mask)?;
         self.check_values(attr, mask, path, cx)?;
         match to {
-            QpState::Reset => self.retire(cx),
+            QpState::Reset => {
+                self.retire(cx);
+                self.set_state(QpState::Reset, cx);
+            }
             QpState::Err => self.enter_error(Reason::FlushedByModify, false, cx),
             _ => {
                 self.apply(attr, mask, path, cx);

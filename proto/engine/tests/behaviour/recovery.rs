@@ -6,7 +6,7 @@ use rocebud_engine::Reason;
 use rocebud_objects::{Counter, Instant, NoteKind, QpState, SendFlags, SendOp, WcStatus};
 use rocebud_wire::{NakCode, Opcode, Syndrome};
 
-use crate::pair::{Fate, Frame, KEY, Pair, START, Setup, remote, sge, wr};
+use crate::pair::{Fate, Frame, KEY, Pair, QPN, START, Setup, remote, sge, wr};
 
 const FAR: u64 = START + 0x10_0000;
 const OK: WcStatus = WcStatus::Success;
@@ -435,6 +435,16 @@ fn the_story_of_a_recovery_is_noted() {
 }
 
 #[test]
+fn a_story_ends_with_what_happened_last_and_not_with_the_destruction() {
+    let mut pair = Pair::rc();
+    for (side, qpn) in pair.side.iter_mut().zip(QPN) {
+        let before = side.world.notes.len();
+        side.node.destroy_qp(qpn, &mut side.world).unwrap();
+        assert_eq!(side.world.notes[before..], []);
+    }
+}
+
+#[test]
 fn sqd_finishes_what_was_begun_keeps_the_rest_and_goes_on() {
     let mut pair = Pair::rc();
     write(&mut pair, 0, 5000);
@@ -448,26 +458,12 @@ fn sqd_finishes_what_was_begun_keeps_the_rest_and_goes_on() {
     pair.modify(0, &notify, M::STATE | M::EN_SQD_ASYNC_NOTIFY)
         .unwrap();
     write(&mut pair, 1, 8);
-    assert!(
-        pair.side[0]
-            .node
-            .query_qp(crate::pair::QPN[0])
-            .unwrap()
-            .0
-            .sq_draining
-    );
+    assert!(pair.side[0].node.query_qp(QPN[0]).unwrap().0.sq_draining);
     assert!(pair.set_state(0, QpState::Rts).is_err(), "still draining");
     pair.run();
     assert_eq!(pair.results(0), [(0, OK)]);
     assert_eq!(pair.events(0, rocebud_objects::EventKind::SqDrained), 1);
-    assert!(
-        !pair.side[0]
-            .node
-            .query_qp(crate::pair::QPN[0])
-            .unwrap()
-            .0
-            .sq_draining
-    );
+    assert!(!pair.side[0].node.query_qp(QPN[0]).unwrap().0.sq_draining);
     pair.set_state(0, QpState::Rts).unwrap();
     pair.run();
     assert_eq!(pair.results(0), [(1, OK)]);
@@ -505,7 +501,7 @@ fn a_fatal_nak_with_the_first_psn_of_a_partly_answered_read_is_accepted() {
     drop(request);
     let mut header = rocebud_wire::Header::new(rocebud_wire::Bth::new(
         Opcode::RC_ACKNOWLEDGE,
-        crate::pair::QPN[0],
+        QPN[0],
         rocebud_wire::Psn::new(0x100),
     ));
     header.ext.aeth = Some(rocebud_wire::Aeth {

@@ -4,6 +4,7 @@ use rocebud_ctl::status::{PeerStatus, SlotStatus, StatusReport};
 use std::fmt::Write as _;
 
 use super::{Event, Process, Qp};
+use crate::story;
 use crate::table::Table;
 
 const COLUMNS: usize = 80;
@@ -186,7 +187,7 @@ fn table_of(text: &mut String, qps: &[Qp]) {
     let _ = writeln!(text, "{heading}");
     let column = heading.find(last).unwrap_or(0);
     for (line, qp) in lines.zip(qps) {
-        let event = qp.events.last();
+        let event = telling(qp);
         let event = event.map_or_else(String::new, |e| format!("{} ago: {}", ago(e), e.text));
         if column + event.chars().count() <= COLUMNS {
             let whole = format!("{line:column$}{event}");
@@ -196,6 +197,14 @@ fn table_of(text: &mut String, qps: &[Qp]) {
             sentence(text, "", &event, 4);
         }
     }
+}
+
+/// The event to show beside the state: the last one, but of a queue pair that was destroyed the last
+/// that was trouble. That it was destroyed is in its state.
+fn telling(qp: &Qp) -> Option<&Event> {
+    let is_destroyed = qp.state == story::state_name(None);
+    let mut events = qp.events.iter().rev();
+    events.find(|event| !(is_destroyed && event.is_move))
 }
 
 /// Queue pairs with their stories.
@@ -327,6 +336,7 @@ mod tests {
             age_ms: 57.671,
             psn: 1,
             text: text.to_owned(),
+            is_move: false,
         };
         let qp = |text: &str| Qp {
             qpn: "0xfec62d".to_owned(),
@@ -340,7 +350,7 @@ mod tests {
             error: Some(event(said)),
             events: vec![event(text)],
         };
-        let qps = ["entered RESET", said, "short"].map(qp).into();
+        let qps = ["entered a state", said, "short"].map(qp).into();
         let process = Process {
             qps,
             ..Process::default()
@@ -368,8 +378,36 @@ mod tests {
             assert!(text.lines().all(|l| l.chars().count() <= COLUMNS), "{text}");
         }
         assert_eq!((count(&status), count(&story)), (6, 4), "{status}{story}");
-        assert!(status.contains("\n    57.671 ms ago: entered RESET\n"));
+        assert!(status.contains("\n    57.671 ms ago: entered a state\n"));
         assert!(status.contains("10.77.0.2  57.671 ms ago: short\n"));
+    }
+
+    #[test]
+    fn a_queue_pair_that_was_destroyed_shows_its_last_trouble_or_nothing() {
+        let event = |&(text, is_move): &(&str, bool)| Event {
+            age_ms: 3.0,
+            psn: 1,
+            text: text.to_owned(),
+            is_move,
+        };
+        let shown = |state, events: &[(&str, bool)]| {
+            let qp = Qp {
+                state,
+                dest_qpn: "0x5".to_owned(),
+                dgid: "::1".to_owned(),
+                events: events.iter().map(event).collect(),
+                ..Qp::default()
+            };
+            let mut text = String::new();
+            table_of(&mut text, &[qp]);
+            text.lines().nth(1).unwrap_or_default().to_owned()
+        };
+        let well = [("entered RTR", true), ("entered RTS", true)];
+        let badly = [("timer expired", false), ("entered ERR", true)];
+        assert!(shown("destroyed", &well).ends_with("destroyed  0x5 at ::1"));
+        assert!(shown("destroyed", &badly).ends_with("::1  3.000 ms ago: timer expired"));
+        assert!(shown("RTS", &well).ends_with("::1  3.000 ms ago: entered RTS"));
+        assert!(shown("ERR", &badly).ends_with("::1  3.000 ms ago: entered ERR"));
     }
 
     #[test]
