@@ -1,8 +1,10 @@
 # Everything here sets itself up: what is missing is installed (as root) or named.
 #
 #   make demo     unmodified perftest and ibv_rc_pingpong over rocebud; the first time it builds for some minutes
-#   make test     every test; as an ordinary user what needs no root, and it says what it left out
-#   make conformance  rdma-core's own test-suite against our devices, each outcome compared with a list
+#   make test     every test (half an hour on two cores); as an ordinary user what needs no root, and it says
+#                 what it left out
+#   make conformance  rdma-core's own test-suite against our devices, each outcome compared with a list (half a
+#                 minute)
 #   make build    build/bin/rocebud, build/lib/libibverbs.so.1 and their kin (PROFILE=dev: faster to build)
 #   make lint     format, clippy, the symbol list
 #   make matrix   perftest and ping-pongs with all their options in all places (root, half an hour)
