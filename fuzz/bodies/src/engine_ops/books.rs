@@ -172,6 +172,8 @@ pub(super) struct Station {
     pub(super) overran: bool,
     /// The shared queue got a receive that is shorter than a message may be.
     pub(super) small_receives: bool,
+    /// A forged frame is or was on its way to the group: it reaches whoever joins before it comes.
+    pub(super) group_lied: bool,
     /// The peer may read it and nobody may write it.
     pub(super) readonly: Span,
     pub(super) readonly_key: u32,

@@ -90,6 +90,7 @@ impl World {
         if dest != Qpn::MULTICAST {
             return self.lie_to(at);
         }
+        self.stations[host.0].group_lied = true;
         for one in 0..self.qps.len() {
             if self.qps[one].host == host && self.qps[one].groups != 0 {
                 self.lie_to(one);

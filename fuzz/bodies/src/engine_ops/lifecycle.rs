@@ -263,6 +263,9 @@ impl World {
         if input.byte() & 1 == 0 {
             if node.attach_mcast(qpn, group).is_ok() {
                 self.qps[at].groups = 1;
+                if self.stations[host.0].group_lied {
+                    self.lie_to(at);
+                }
             }
         } else if node.detach_mcast(qpn, group).is_ok() {
             self.qps[at].groups = 0;

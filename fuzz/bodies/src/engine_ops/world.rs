@@ -288,6 +288,7 @@ fn station(fabric: &mut Fabric, index: usize, input: &mut Input<'_>) -> Station 
         limit: 0,
         overran: false,
         small_receives: false,
+        group_lied: false,
         readonly,
         readonly_key: key,
         keys: vec![key],
