@@ -43,8 +43,7 @@ link() { # SONAME MAP OBJECTS...: replaces the old file in one step, for program
     ln -sfn "$soname" "$out/${soname%.1}"
 }
 
-# shellcheck disable=SC2086
-link libibverbs.so.1 "$work/libibverbs.map" "$work/private.o" $order \
+link libibverbs.so.1 "$work/libibverbs.map" "$work/private.o" ${order:+"$order"} \
     -Wl,--whole-archive "$staticlib" -Wl,--no-whole-archive -Wl,--gc-sections \
     -lgcc_s -lpthread -ldl -lm -lc
 
