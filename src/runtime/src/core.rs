@@ -107,12 +107,14 @@ pub(crate) struct Turn {
     pub(crate) sent: usize,
     /// A timer ran.
     pub(crate) timers: bool,
+    /// Queue pairs were asked for packets: they may have made completions, or a deadline, instead.
+    pub(crate) asked: bool,
 }
 
 impl Turn {
     /// Nothing happened: the sockets were dry and the engine had nothing to say.
     pub(crate) fn is_idle(self) -> bool {
-        self == Self::default()
+        self.received == 0 && self.sent == 0 && !self.timers
     }
 }
 
@@ -278,11 +280,13 @@ impl Core {
             timers = true;
         }
         self.posts = 0;
+        let asked = self.node.wants_transmit() || self.node.has_held();
         let sent = self.transmit_at(shared, || at) + self.retry_raw(shared);
         Turn {
             received,
             sent,
             timers,
+            asked,
         }
     }
 
@@ -526,10 +530,11 @@ impl Core {
             || !self.outbox.is_empty()
     }
 
-    /// A turn may have made a deadline. One in which nothing happened did not.
+    /// A turn may have made a deadline. One in which nothing happened, and nobody was asked for packets,
+    /// did not.
     #[inline]
     pub(crate) fn may_be_due_sooner(&self, turn: Turn) -> bool {
-        !turn.is_idle() || self.is_left_over()
+        turn.asked || !turn.is_idle() || self.is_left_over()
     }
 
     /// When the next turn must happen even if nothing arrives.
@@ -621,3 +626,6 @@ fn rings([v4, v6]: [Option<[OwnedFd; 2]>; 2]) -> Rings {
 pub(crate) fn now() -> Instant {
     Instant(sys::monotonic_ns())
 }
+
+#[cfg(test)]
+mod tests;
