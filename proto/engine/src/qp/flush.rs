@@ -177,6 +177,9 @@ impl Qp {
     /// A completion queue of ours is unusable.
     pub(crate) fn cq_failed<E: Env>(&mut self, cx: &mut Cx<'_, E>) {
         if !matches!(self.state, QpState::Reset | QpState::Err) {
+            // No completion can tell.
+            let why = (WcStatus::WrFlushErr as u32) << 16 | Reason::FlushedByCq as u32;
+            self.note(cx, NoteKind::ErrorCompletion, self.sq.psn(self.sq.una), why);
             self.raise(EventKind::QpFatal, cx);
             self.enter_error(Reason::FlushedByCq, false, cx);
         }

@@ -1,7 +1,9 @@
 //! What each side sees when something is refused.
 
 use rocebud_engine::Reason;
-use rocebud_objects::{Access, Counter, EventKind, PdId, QpState, SendOp, Sge, WcOpcode, WcStatus};
+use rocebud_objects::{
+    Access, Counter, EventKind, NoteKind, PdId, QpState, SendOp, Sge, WcOpcode, WcStatus,
+};
 use rocebud_wire::{LKey, NakCode, Opcode, RKey, Syndrome};
 
 use crate::pair::{KEY, Pair, QPN, START, Setup, region, remote, sge, wr};
@@ -440,6 +442,14 @@ fn a_full_completion_queue_takes_its_queue_pairs_down() {
     assert_eq!(pair.events(0, EventKind::QpFatal), 1);
     assert_eq!(pair.state(0), QpState::Err);
     assert_eq!(pair.state(1), QpState::Rts);
+    // No completion can say why: the queue that would tell has no room. Whoever reads the story learns it.
+    let notes = &pair.side[0].world.notes;
+    let told = notes
+        .iter()
+        .filter(|(_, note)| note.kind == NoteKind::ErrorCompletion);
+    let told: Vec<u32> = told.map(|(_, note)| note.arg).collect();
+    let why = (WcStatus::WrFlushErr as u32) << 16 | Reason::FlushedByCq as u32;
+    assert_eq!(told, [why]);
 }
 
 #[test]
