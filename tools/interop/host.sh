@@ -32,13 +32,16 @@ machine() { # NAMESPACE SHELL-COMMAND: with a /run of its own
 }
 agent() { # ARGUMENTS: an agent there, ready
     : >"$work/agent"
-    machine $there "mount -t tmpfs none /tmp; exec $rocebud run -- $rocebud interop agent $*" >>"$work/agent" 2>&1 &
+    # This tree may lie in /tmp itself.
+    machine $there "mount --bind '$PWD' /mnt && mount -t tmpfs none /tmp && mkdir -p '$PWD' && mount --bind /mnt '$PWD'
+        exec '$rocebud' run -- '$rocebud' interop agent $*" >>"$work/agent" 2>&1 &
     disown
     for _ in $(seq 300); do
         grep -q '^AGENT READY' "$work/agent" && return
         sleep 0.1
     done
     cat "$work/agent"
+    echo "interop: 0 passed, 1 failed, 0 skipped (host: no agent)"
     exit 2
 }
 passed=0 failed=0
@@ -55,7 +58,7 @@ refused() { # WHAT STATUS WORDS COMMAND...: it fails with this status and says t
         cat "$work/said"
     fi
 }
-run() { machine $here "$rocebud interop $*"; }
+run() { machine $here "'$rocebud' interop $*"; }
 listener() { # PORT TEXT: what answers with this text and is no agent
     : >"$work/listener"
     ip netns exec $there python3 -c '
@@ -75,11 +78,11 @@ while True:
 }
 
 agent --listen 10.98.1.2 --from 10.98.1.1
-machine $here "exec $rocebud interop --target host:10.98.1.2 --short --only '!duplicate !reorder !corrupt !probes' \
+machine $here "exec '$rocebud' interop --target host:10.98.1.2 --short --only '!duplicate !reorder !corrupt !probes' \
     --addresses 10.98.1.1,10.98.1.2,fd98:0:0:2::1,fd98:0:0:2::2"
 status=$?
 # losses of programs are made in our end too
-machine $here "exec $rocebud interop --target host:10.98.1.2 --only 'verify lost v4'" || status=1
+machine $here "exec '$rocebud' interop --target host:10.98.1.2 --only 'verify lost v4'" || status=1
 
 agent --listen 10.98.1.2:7472 --from 10.98.1.9
 refused "an address that --from does not name" 2 "answers nobody else" run --target host:10.98.1.2:7472
