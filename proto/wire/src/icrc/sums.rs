@@ -132,12 +132,10 @@ impl Sums {
 impl Sum {
     #[cold]
     fn of(headers: Headers, ib_len: usize) -> Self {
-        let mut hasher = Hasher::new_with_initial(CRC_OF_LRH);
-        match headers {
-            Headers::V4(hdr) => hasher.update(&v4_pseudo(&hdr, ib_len)),
-            Headers::V6(hdr) => hasher.update(&v6_pseudo(&hdr, ib_len)),
-        }
-        let before = hasher.finalize();
+        let before = match headers {
+            Headers::V4(hdr) => sum(CRC_OF_LRH, &v4_pseudo(&hdr, ib_len)),
+            Headers::V6(hdr) => sum(CRC_OF_LRH, &v6_pseudo(&hdr, ib_len)),
+        };
         let mut zeros = [0; SHORT_MAX];
         let zeros = zeros.get_mut(..ib_len).unwrap_or_default();
         let without = sum(before, zeros);
