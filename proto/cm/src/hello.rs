@@ -1,6 +1,6 @@
 //! How hosts of ours find out that they are: one question and one answer of a vendor's class, per
 //! peer address. They say which IPv4 identifications a peer uses, how large its receive buffers
-//! are, and which extensions of the protocol it knows.
+//! are, which extensions of the protocol it knows, and which kernel it runs on.
 //!
 //! Whoever answers nothing, or anything else, speaks the standard and nothing else, and is asked
 //! again after a long time only. (The Linux core, tried with rxe 6.1, answers a class that it does
@@ -55,13 +55,16 @@ message! {
         extensions: u32 = [(24, 0, 32)];
         /// A random number of this run of its daemon.
         instance: u64 = [(28, 0, 64)];
+        /// The same for all network namespaces of one running kernel; 0 = it does not say. Anybody may
+        /// repeat what he was told, so it decides about speed and order only.
+        kernel: u64 = [(36, 0, 64)];
     }
 }
 
 impl Hello {
     /// What a host says about itself.
     #[must_use]
-    pub fn new(instance: u64, id_bound: u16, receive_buffer: u32, extensions: u32) -> Self {
+    pub const fn new(instance: u64, id_bound: u16, receive_buffer: u32, extensions: u32) -> Self {
         Self {
             oui: OUI,
             version: VERSION,
@@ -69,7 +72,15 @@ impl Hello {
             receive_buffer,
             extensions,
             instance,
+            kernel: 0,
         }
+    }
+
+    /// Both run on one kernel: what leaves the one by a veth pair, or by loopback, reaches the other as
+    /// it left.
+    #[must_use]
+    pub const fn shares_kernel(&self, other: &Self) -> bool {
+        self.kernel != 0 && self.kernel == other.kernel
     }
 
     /// A whole datagram: a question, or its answer.

@@ -61,7 +61,11 @@ fn carry(now: Instant, from: &mut Greeter, to: &mut Greeter) -> usize {
 
 #[test]
 fn a_hello_is_what_its_layout_says() {
-    let mad = Hello::new(0x1122_3344_5566_7788, 128, 0x0003_4000, 5).datagram(METHOD_GET, 9);
+    let mad = Hello {
+        kernel: 0x99aa_bbcc_ddee_ff01,
+        ..Hello::new(0x1122_3344_5566_7788, 128, 0x0003_4000, 5)
+    }
+    .datagram(METHOD_GET, 9);
     let mut expected = [0; 256];
     expected[..4].copy_from_slice(&[1, 0x42, 1, 1]);
     expected[15] = 9;
@@ -71,6 +75,7 @@ fn a_hello_is_what_its_layout_says() {
     expected[44..48].copy_from_slice(&[0, 3, 0x40, 0]);
     expected[51] = 5;
     expected[52..60].copy_from_slice(&[0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88]);
+    expected[60..68].copy_from_slice(&[0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff, 1]);
     assert_eq!(mad[..], expected);
     let (header, hello) = hello::parse(&mad[..]).expect("ours");
     assert_eq!((header.tid, hello.oui, hello.version), (9, OUI, VERSION));

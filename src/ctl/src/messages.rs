@@ -9,7 +9,7 @@ use crate::status::StatusReport;
 use crate::{DeviceList, ErrorKind, PeerHint, PeerNews};
 
 /// Version of everything behind the greeting. Library and daemon must agree exactly.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 const MAGIC: [u8; 8] = *b"ROCEBUD\0";
 

@@ -59,6 +59,8 @@ pub struct PeerWord {
     pub receive_buffer: u32,
     /// Extensions of the protocol that it knows, one bit each.
     pub extensions: u32,
+    /// It is this machine, in another network namespace.
+    pub same_kernel: bool,
 }
 
 /// Says things to the daemon that have no answer.

@@ -66,6 +66,8 @@ pub struct PeerStatus {
     pub receive_buffer: u32,
     /// Extensions of the protocol that it knows, one bit each.
     pub extensions: u32,
+    /// It is this machine, in another network namespace.
+    pub same_kernel: bool,
 }
 
 /// A service that is offered.

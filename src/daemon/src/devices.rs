@@ -257,6 +257,7 @@ impl Port {
             active: up && has_address && mtu.is_some() && self.table.is_settled(),
             speed_mbps: self.speed_mbps,
             loopback: link.is_loopback(),
+            veth: link.is_veth,
             gids: self
                 .table
                 .view()

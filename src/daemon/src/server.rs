@@ -501,7 +501,22 @@ fn hello(group: &Group) -> Hello {
     let _ = getrandom::fill(&mut instance);
     let ids = u16::try_from(SEGMENTS_MAX).unwrap_or(0);
     let instance = u64::from_ne_bytes(instance);
-    Hello::new(instance, ids, group.rcvbuf_bytes(), 0)
+    Hello {
+        kernel: kernel_number(),
+        ..Hello::new(instance, ids, group.rcvbuf_bytes(), 0)
+    }
+}
+
+/// A number that all network namespaces of this kernel have, until it is booted again: half of its boot
+/// identifier. 0 where that cannot be read.
+fn kernel_number() -> u64 {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = id
+        .chars()
+        .filter(char::is_ascii_hexdigit)
+        .take(16)
+        .collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
 /// A number that differs from host to host and stays.

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use rocebud_ctl::forward::{self, Outbox};
-use rocebud_ctl::{Herald, PageSet, PeerNews, SlotGrant};
+use rocebud_ctl::{DeviceInfo, Herald, PageSet, PeerNews, SlotGrant};
 use rocebud_engine::{Node, NodeConfig};
 use rocebud_nic::udp::{Ring, RingFds, Rings, SlotSockets, UdpLink};
 use rocebud_nic::{PacketIo, RxFrame};
@@ -177,8 +177,15 @@ impl Core {
         }
     }
 
+    /// Interfaces or addresses have changed.
+    pub(crate) fn set_devices(&mut self, devices: &[DeviceInfo]) {
+        self.flow.set_devices(devices);
+        self.tx.near.set_devices(devices);
+    }
+
     /// The daemon has heard of a host.
     pub(crate) fn heard(&mut self, news: &PeerNews) {
+        self.tx.near.heard(news);
         let (slots, buffer) = self.hosts.heard(news, now().0);
         for slot in slots {
             let windows = &mut self.tx.windows;

@@ -23,6 +23,7 @@ pub mod keys;
 mod later;
 pub mod log;
 mod lookout;
+mod near;
 mod objects;
 pub mod ports;
 mod progress;

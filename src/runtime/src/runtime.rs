@@ -145,7 +145,7 @@ impl Runtime {
         let ledger = client.ledger()?;
         let mut core = Core::new();
         core.flow.begin(ledger);
-        core.flow.set_devices(&devices.devices);
+        core.set_devices(&devices.devices);
         core.herald = Some(client.herald());
         let progress = Progress::new().map_err(os("making an event descriptor"))?;
         let runtime = Arc::new(Self {
@@ -387,7 +387,7 @@ impl Runtime {
             let list = Arc::clone(&new.list);
             (std::mem::replace(&mut *devices, new).list, list)
         };
-        lock(&self.core).flow.set_devices(&new);
+        lock(&self.core).set_devices(&new);
         let find = |list: &[DeviceInfo], ifindex| {
             list.iter()
                 .find(|d: &&DeviceInfo| d.ifindex == ifindex)

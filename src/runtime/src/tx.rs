@@ -20,6 +20,7 @@ use rocebud_wire::{BTH_LEN, Opcode, Operation};
 use crate::env::World;
 use crate::hooks::{Direction, Hooks, Verdict};
 use crate::log::{self, Level};
+use crate::near::Near;
 use crate::sys::PageBuf;
 use crate::window::{Finding, Run, Windows};
 
@@ -88,6 +89,7 @@ pub(crate) struct Tx {
     batches: Vec<Batch>,
     sums: Sums,
     pub(crate) windows: Windows,
+    pub(crate) near: Near,
 }
 
 impl Tx {
@@ -98,6 +100,7 @@ impl Tx {
             batches: Vec::with_capacity(BATCHES_MAX),
             sums: Sums::default(),
             windows: Windows::default(),
+            near: Near::default(),
         }
     }
 
@@ -227,7 +230,10 @@ impl Tx {
             Some(last) if last.takes(&to, out.len) => {
                 last.add(&mut self.staging, self.used..end, &mut self.sums);
             }
-            Some(last) if last.may_go_behind(&to, out.len) => {
+            Some(last)
+                if last.may_go_behind(&to, out.len)
+                    && self.near.arrives_whole(to.dst, to.ifindex) =>
+            {
                 last.go_behind(&mut self.staging, self.used..end, &mut self.sums);
             }
             _ => {
@@ -332,7 +338,9 @@ impl Batch {
 
     /// A lone acknowledgement can leave as the shorter last of a batch that a longer packet (the
     /// request posted just after) begins: one system call and one wake-up less. Nothing else may
-    /// change places: packets of a queue pair leave in the order of their PSNs.
+    /// change places: packets of a queue pair leave in the order of their PSNs. Nor may this where the
+    /// two arrive one by one: a program that sleeps for an event would see its request answered before
+    /// it is complete, which no other device does (perftest's `_lat -e` then runs ahead, and ends).
     fn may_go_behind(&self, to: &Destination, len: usize) -> bool {
         self.answers
             && !self.closed

@@ -75,7 +75,16 @@ pub(crate) fn cases() -> Vec<Case> {
     all.push(Case::new(
         "latency_programs_that_sleep_finish",
         &wire,
-        asleep_between_messages,
+        || asleep_between_messages(&Place::Veth(4300).open()?),
+    ));
+    all.push(Case::new(
+        "latency_programs_that_sleep_finish_over_tun_interfaces",
+        &[&wire[..], &[Need::Compiler]].concat(),
+        || {
+            // the relay ends with what holds it
+            let (wire, _relay) = Wire::tun(4300)?;
+            asleep_between_messages(&Stage::new(Hosts::Two(wire))?)
+        },
     ));
     all
 }
@@ -101,14 +110,14 @@ fn asleep() -> Outcome {
 /// `ib_send_lat -e` waits for what it sent and what it gets on one channel, and takes one completion for each
 /// event, whichever queue that is of: woken by a message before its own is acknowledged, it runs ahead.
 /// And whoever sleeps must not be the one for whose call an acknowledgement waits.
-fn asleep_between_messages() -> Outcome {
-    let stage = Place::Veth(4300).open()?;
+fn asleep_between_messages(stage: &Stage) -> Outcome {
     let mut series = Series::default();
     for args in [
         &["-F", "-e", "-n", "300", "-s", "64"][..],
         &["-F", "-e", "-n", "300", "-s", "8000"],
         &["-F", "-e", "-n", "300", "-s", "4097", "--use-srq"],
         &["-F", "-e", "-n", "300", "-c", "UC"],
+        &["-F", "-e", "-n", "1000", "-s", "243", "--use-srq"],
     ] {
         for run in 0..2 {
             let mut program = Program::perftest("ib_send_lat", Family::V4, args);

@@ -116,7 +116,12 @@ fn standing(peer: &PeerStatus) -> String {
         0 => "no extensions".to_owned(),
         bits => format!("extensions {bits:#x}"),
     };
-    format!("runs rocebud: {ids}, {buffer}, {extensions}")
+    let place = if peer.same_kernel {
+        " on this machine"
+    } else {
+        ""
+    };
+    format!("runs rocebud{place}: {ids}, {buffer}, {extensions}")
 }
 
 fn slots(text: &mut String, report: &StatusReport) {
@@ -367,6 +372,7 @@ mod tests {
             id_bound: 0,
             receive_buffer: 1 << 28,
             extensions: 1,
+            same_kernel: true,
         }];
         let count = |text: &str| {
             let words: Vec<&str> = text.split_whitespace().collect();

@@ -26,6 +26,7 @@ const OF_PROGRAMS: [[u8; 2]; 4] = [[0, 0x10], [0, 0x13], [0, 0x17], [0, 0x18]];
 #[derive(Debug)]
 pub(super) struct Greeting {
     pub(super) greeter: Greeter,
+    ours: Hello,
     /// Clients that talk to a peer.
     interest: BTreeMap<Peer, BTreeSet<u64>>,
     /// How many peers a client has named.
@@ -39,6 +40,7 @@ impl Greeting {
     pub(super) fn new(ours: Hello) -> Self {
         Self {
             greeter: Greeter::new(Manners::default(), ours, Box::new(super::random)),
+            ours,
             interest: BTreeMap::new(),
             named: BTreeMap::new(),
             news: VecDeque::new(),
@@ -65,7 +67,7 @@ impl Greeting {
         }
         let hello = self.greeter.look(world.instant(), ends);
         if hello.is_some() {
-            self.news.push_back((client, news(ends, hello)));
+            self.news.push_back((client, self.news_of(ends, hello)));
         }
     }
 
@@ -126,8 +128,21 @@ impl Greeting {
         }
         let clients = self.interest.get(&Peer::of(&met.ends));
         let clients = clients.into_iter().flatten();
-        let news = news(met.ends, met.hello);
+        let news = self.news_of(met.ends, met.hello);
         self.news.extend(clients.map(|client| (*client, news)));
+    }
+
+    fn news_of(&self, ends: Ends, hello: Option<Hello>) -> PeerNews {
+        let word = hello.map(|hello| PeerWord {
+            id_bound: hello.id_bound,
+            receive_buffer: hello.receive_buffer,
+            extensions: hello.extensions,
+            same_kernel: hello.shares_kernel(&self.ours),
+        });
+        PeerNews {
+            remote: ends.remote.0,
+            word,
+        }
     }
 
     /// The next thing that a client is to hear.
@@ -165,22 +180,11 @@ impl Greeting {
                 id_bound: hello.map_or(0, |h| h.id_bound),
                 receive_buffer: hello.map_or(0, |h| h.receive_buffer),
                 extensions: hello.map_or(0, |h| h.extensions),
+                same_kernel: hello.is_some_and(|h| h.shares_kernel(&self.ours)),
             }
         };
         let all = self.greeter.standings().map(peer);
         all.take(PEERS_SHOWN_MAX).collect()
-    }
-}
-
-fn news(ends: Ends, hello: Option<Hello>) -> PeerNews {
-    let word = hello.map(|hello| PeerWord {
-        id_bound: hello.id_bound,
-        receive_buffer: hello.receive_buffer,
-        extensions: hello.extensions,
-    });
-    PeerNews {
-        remote: ends.remote.0,
-        word,
     }
 }
 

@@ -40,6 +40,7 @@ impl Host {
             active: true,
             speed_mbps: 1000,
             loopback: true,
+            veth: true,
             gids: vec![Some(gid)],
         };
         Self {

@@ -44,6 +44,7 @@ impl World {
             flags,
             mtu: 1500,
             mac: (!loopback).then_some([2, 0, 0, 0, 0, ifindex as u8]),
+            is_veth: false,
         }));
         self
     }
@@ -211,11 +212,13 @@ fn mtu_and_name_follow_the_interface() {
             flags: UP | RUNNING | CARRIER,
             mtu,
             mac: Some([2, 0, 0, 0, 0, 2]),
+            is_veth: true,
         }));
         assert!(world.look(1));
         let device = &world.devices.list()[0];
         assert_eq!(device.mtu().bytes(), payload, "{mtu}");
         assert_eq!(device.name, "rb_enp0s29u1u7u3c2");
+        assert!(device.veth);
         assert!(device.active);
     }
 }
@@ -230,6 +233,7 @@ fn an_mtu_too_small_for_any_payload_makes_the_port_down_and_says_why() {
         flags: UP | RUNNING | CARRIER,
         mtu: 335,
         mac: None,
+        is_veth: false,
     }));
     world.look(0);
     assert_eq!(world.names(), [("rb_eth0", false)]);

@@ -37,6 +37,8 @@ pub(crate) struct Link {
     pub(crate) mtu: u32,
     /// A MAC address; other hardware addresses are of no use here.
     pub(crate) mac: Option<[u8; 6]>,
+    /// One end of a veth pair.
+    pub(crate) is_veth: bool,
 }
 
 impl Link {
@@ -170,6 +172,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
     const ADDRESS: u16 = 1;
     const IFNAME: u16 = 3;
     const MTU: u16 = 4;
+    const LINKINFO: u16 = 18;
     if *body.first()? != 0 {
         return None;
     }
@@ -186,10 +189,18 @@ fn parse_link(body: &[u8]) -> Option<Link> {
             }
             IFNAME => link.name = text(value),
             MTU => link.mtu = u32_at(value, 0)?,
+            LINKINFO => link.is_veth = kind_of(value).is_some_and(|kind| text(kind) == "veth"),
             _ => {}
         }
     }
     (link.ifindex != 0 && !link.name.is_empty()).then_some(link)
+}
+
+/// The driver's name for its kind of interface, in what is nested in IFLA_LINKINFO.
+fn kind_of(info: &[u8]) -> Option<&[u8]> {
+    const KIND: u16 = 1;
+    let mut all = attributes(info);
+    all.find_map(|(kind, value)| (kind == KIND).then_some(value))
 }
 
 fn parse_address(body: &[u8]) -> Option<Address> {

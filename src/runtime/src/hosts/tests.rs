@@ -6,6 +6,7 @@ fn word(id_bound: u16) -> PeerWord {
     PeerWord {
         id_bound,
         receive_buffer: 1000,
+        same_kernel: false,
         extensions: 0,
     }
 }

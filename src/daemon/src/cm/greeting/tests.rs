@@ -35,6 +35,7 @@ fn with<T>(at: Now, act: impl FnOnce(&World<'_>) -> T) -> T {
         active: true,
         speed_mbps: 1000,
         loopback: false,
+        veth: false,
         gids: vec![Some(gid)],
     };
     act(&World {
@@ -93,6 +94,7 @@ fn whom_a_program_talks_to_is_asked_once() {
         id_bound: 64,
         receive_buffer: 1 << 20,
         extensions: 0,
+        same_kernel: false,
     };
     assert_eq!(status(&greeting), [expected]);
 }
@@ -140,6 +142,23 @@ fn answer(greeting: &mut Greeting, at: Now, hello: Hello) {
             .handle_mad(at, question.path.ends, &answer[..])
     );
     assert!(greeting.poll_transmit().is_none(), "asked once");
+}
+
+/// Two that do not say where they run, and two that say it.
+#[test]
+fn a_peer_on_the_same_kernel_is_one_that_says_the_same_number() {
+    for (us, them, expected) in [(0, 0, false), (0, 5, false), (5, 6, false), (5, 5, true)] {
+        let on = |kernel, instance| Hello {
+            kernel,
+            ..ours(instance)
+        };
+        let mut greeting = Greeting::new(on(us, 1));
+        talks(&mut greeting, 7, Now::ZERO, &hint(THERE));
+        answer(&mut greeting, Now::ZERO, on(them, 2));
+        let news = greeting.poll_news().and_then(|(_, news)| news.word);
+        assert_eq!(news.map(|word| word.same_kernel), Some(expected));
+        assert_eq!(status(&greeting)[0].same_kernel, expected, "{us} {them}");
+    }
 }
 
 fn heard(greeting: &mut Greeting) -> Vec<(u64, Option<u16>)> {

@@ -29,6 +29,8 @@ fn a_dump_of_links_gives_name_mtu_mac_and_state() {
     assert!(veth.is_up() && veth.has_carrier() && veth.is_running());
     assert_eq!(veth.mtu, 9000);
     assert_eq!(veth.mac, Some([2, 0, 0, 0, 0, 7]));
+    let veths = links.iter().filter(|l| l.is_veth);
+    assert!(veth.is_veth && !lo.is_veth, "{veths:?}");
 }
 
 #[test]
