@@ -182,7 +182,7 @@ mod tests {
             active: true,
             speed_mbps: 2500,
             loopback: false,
-            veth: false,
+            keeps_batches: false,
             gids: vec![Some(gid(1)), None, Some(gid(3)), None],
         }
     }

@@ -242,7 +242,7 @@ mod tests {
             active,
             speed_mbps: 10_000,
             loopback: false,
-            veth: false,
+            keeps_batches: false,
             gids: vec![Some(GidEntry { bytes, ifindex: 7 }), None],
         }
     }

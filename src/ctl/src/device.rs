@@ -45,9 +45,9 @@ pub struct DeviceInfo {
     pub speed_mbps: u32,
     /// The loopback interface.
     pub loopback: bool,
-    /// One end of a veth pair: what is sent reaches an interface of this machine as it was sent, batches
-    /// whole.
-    pub veth: bool,
+    /// A batch of packets (UDP segmentation offload) that is sent stays one as far as this machine goes:
+    /// loopback, or one end of a veth pair, with the offload on.
+    pub keeps_batches: bool,
     /// GID table. Slot 0 is never empty; removed addresses leave holes (`None`). The length is the
     /// port's `gid_tbl_len`.
     pub gids: Vec<Option<GidEntry>>,

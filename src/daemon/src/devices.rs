@@ -9,6 +9,7 @@ use rocebud_ctl::limits::DEVICES_MAX;
 use rocebud_ctl::{DeviceInfo, DeviceList, GidEntry};
 use rocebud_wire::{Gid, Mtu, guid_from_mac};
 
+use crate::ethtool::AskInterface;
 use crate::gid_table::GidTable;
 use crate::netlink::codec::Link;
 use crate::picture::Picture;
@@ -27,9 +28,6 @@ pub(crate) const LINK_LOCAL_GRACE: Duration = Duration::from_millis(300);
 /// Assumed where an interface does not know, as Linux does.
 const SPEED_UNKNOWN_MBPS: u32 = 1000;
 
-/// Asks an interface for its speed.
-pub(crate) type SpeedOf<'a> = &'a dyn Fn(&str) -> Option<u32>;
-
 /// What is remembered of each interface.
 #[derive(Debug)]
 struct Port {
@@ -41,6 +39,9 @@ struct Port {
     speed_mbps: u32,
     /// What the speed was asked for, to ask again only after a change.
     asked: Option<(String, u32)>,
+    /// It hands batches to this machine as they are. Asked for each time: an event tells that something
+    /// changed, and not what.
+    keeps_batches: bool,
     left_out: usize,
     /// It is up, and an address that it is about to get is missing.
     waits: bool,
@@ -84,7 +85,7 @@ impl Devices {
     }
 
     /// Brings everything up to date with the picture and the time. True if the list changed.
-    pub(crate) fn refresh(&mut self, picture: &Picture, now: Now, speed: SpeedOf<'_>) -> bool {
+    pub(crate) fn refresh(&mut self, picture: &Picture, now: Now, ask: &dyn AskInterface) -> bool {
         self.ports.retain(|ifindex, _| picture.has(*ifindex));
         let mut list = Vec::new();
         for link in picture.links() {
@@ -103,7 +104,7 @@ impl Devices {
             } else {
                 Duration::ZERO
             };
-            port.follow_link(link, guid, now, now + grace, speed);
+            port.follow_link(link, guid, now, now + grace, ask);
             port.follow_addresses(link, &addresses, now, picture);
             list.push(port.describe(link, guid, !addresses.is_empty()));
         }
@@ -178,6 +179,7 @@ impl Port {
             link_local_due: None,
             speed_mbps: SPEED_UNKNOWN_MBPS,
             asked: None,
+            keeps_batches: false,
             left_out: 0,
             waits: false,
         }
@@ -189,7 +191,7 @@ impl Port {
         guid: u64,
         now: Now,
         link_local_due: Now,
-        speed: SpeedOf<'_>,
+        ask: &dyn AskInterface,
     ) {
         let up = link.is_up() && link.has_carrier();
         self.up_since = up.then(|| self.up_since.unwrap_or(now));
@@ -197,9 +199,11 @@ impl Port {
         self.link_local_due = running.then(|| self.link_local_due.unwrap_or(link_local_due));
         let question = Some((link.name.clone(), link.flags));
         if self.asked != question {
-            self.speed_mbps = speed(&link.name).unwrap_or(SPEED_UNKNOWN_MBPS);
+            self.speed_mbps = ask.speed_mbps(&link.name).unwrap_or(SPEED_UNKNOWN_MBPS);
             self.asked = question;
         }
+        let stays_here = link.is_loopback() || link.is_veth;
+        self.keeps_batches = stays_here && ask.takes_udp_batches(&link.name);
         self.table.set_default(default_gid(guid));
     }
 
@@ -257,7 +261,7 @@ impl Port {
             active: up && has_address && mtu.is_some() && self.table.is_settled(),
             speed_mbps: self.speed_mbps,
             loopback: link.is_loopback(),
-            veth: link.is_veth,
+            keeps_batches: self.keeps_batches,
             gids: self
                 .table
                 .view()

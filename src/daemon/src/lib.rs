@@ -14,6 +14,7 @@ mod cm;
 mod control;
 mod devices;
 mod epoll;
+mod ethtool;
 mod gid_table;
 mod group;
 mod holder;

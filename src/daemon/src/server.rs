@@ -18,6 +18,7 @@ use crate::cm::{Cm, World};
 use crate::control::Listener;
 use crate::devices::{Devices, Now};
 use crate::epoll::{EVENTS_PER_TURN, Epoll, Events, Token};
+use crate::ethtool::Ethtool;
 use crate::group::Group;
 use crate::ledgers::Ledgers;
 use crate::limits::{
@@ -47,7 +48,7 @@ pub(crate) struct Server {
     follower: Follower,
     pub(crate) epoll: Epoll,
     _signals: OwnedFd,
-    ethtool: OwnedFd,
+    ethtool: Ethtool,
     pub(crate) name: SocketName,
     pub(crate) auto: bool,
     pub(crate) uid: u32,
@@ -80,8 +81,6 @@ impl Server {
         name: SocketName,
         auto: bool,
     ) -> io::Result<Self> {
-        use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-        let flags = SocketFlags::CLOEXEC;
         let slot0 = Slot0::new(&group)?;
         let epoll = Epoll::new()?;
         let signals = sys::stop_signals()?;
@@ -105,7 +104,7 @@ impl Server {
             follower,
             epoll,
             _signals: signals,
-            ethtool: socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?,
+            ethtool: Ethtool::new()?,
             name,
             auto,
             uid: rustix::process::geteuid().as_raw(),
@@ -372,9 +371,7 @@ impl Server {
     /// Brings the devices up to date and tells everybody what changed.
     pub(crate) fn refresh(&mut self) {
         let now = self.now();
-        let ethtool = &self.ethtool;
-        let speed = |name: &str| sys::speed_mbps(ethtool, name);
-        if self.devices.refresh(&self.picture, now, &speed) {
+        if self.devices.refresh(&self.picture, now, &self.ethtool) {
             log::debug("devices changed");
             let world = World {
                 devices: self.devices.list(),

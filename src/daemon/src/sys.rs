@@ -1,9 +1,9 @@
-//! System calls that rustix lacks: signals as a descriptor, the speed of an interface, affinity.
+//! System calls that rustix lacks: signals as a descriptor, affinity.
 
-#![allow(unsafe_code, reason = "ioctl and signalfd")]
+#![allow(unsafe_code, reason = "signalfd and affinity")]
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Blocks the signals that end the daemon and returns a descriptor that is readable when one has
 /// come.
@@ -26,33 +26,6 @@ pub(crate) fn stop_signals() -> io::Result<OwnedFd> {
         // SAFETY: the descriptor was just made and belongs to nobody else.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
-}
-
-/// Speed of an interface in Mbit/s, if it knows one.
-pub(crate) fn speed_mbps(socket: &OwnedFd, name: &str) -> Option<u32> {
-    const GSET: u32 = 0x1;
-    const SIOCETHTOOL: u32 = 0x8946;
-    const UNKNOWN: u32 = u32::MAX;
-    // struct ethtool_cmd as words: command first, speed (lower half) at byte 12, upper at 28.
-    let mut command = [0_u32; 11];
-    command[0] = GSET;
-    // SAFETY: ifreq is plain data for which zero is a value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if name.len() >= request.ifr_name.len() {
-        return None;
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_data = command.as_mut_ptr().cast();
-    let fd = socket.as_raw_fd();
-    // SAFETY: request names a terminated interface name and a buffer of the size that GSET fills
-    // (44 bytes); both outlive the call.
-    let rc = unsafe { libc::ioctl(fd, SIOCETHTOOL as _, &raw mut request) };
-    let low = command[3] & 0xffff;
-    let high = command[7] & 0xffff;
-    let speed = high << 16 | low;
-    (rc == 0 && speed != 0 && speed != UNKNOWN && speed != 0xffff).then_some(speed)
 }
 
 /// A program that started the daemon may have been bound to one core; the daemon is not it.

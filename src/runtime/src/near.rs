@@ -2,9 +2,9 @@
 //!
 //! A batch of packets that leaves as one (UDP segmentation offload) is taken apart on its way by whatever
 //! cannot carry it: a NIC, a tun interface, a VLAN. Its packets then arrive one by one, in their order.
-//! Loopback and veth pairs carry it whole, up to the socket of the receiver; but behind the other end of
-//! a veth may be a bridge and a NIC. So a batch surely arrives whole at an own address, and by a veth at
-//! a host that says it runs on the same kernel.
+//! Loopback and veth pairs carry it whole (unless told not to), up to the socket of the receiver; but
+//! behind the other end of a veth may be a bridge and a NIC. So a batch surely arrives whole at an own
+//! address, and by a veth at a host that says it runs on the same kernel.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -17,7 +17,9 @@ use rocebud_wire::Gid;
 pub(crate) struct Near {
     /// Addresses of this host.
     own: HashSet<Gid>,
-    /// Interfaces that are ends of veth pairs.
+    /// Loopback keeps batches.
+    loopback: bool,
+    /// Other interfaces that do.
     veths: HashSet<u32>,
     /// Hosts on the same kernel.
     neighbours: HashSet<Gid>,
@@ -30,8 +32,12 @@ impl Near {
     pub(crate) fn set_devices(&mut self, devices: &[DeviceInfo]) {
         let entries = devices.iter().flat_map(|d| d.gids.iter().flatten());
         self.own = entries.map(rocebud_ctl::GidEntry::gid).collect();
-        let veths = devices.iter().filter(|device| device.veth);
-        self.veths = veths.map(|device| device.ifindex).collect();
+        let (loopback, veths): (Vec<_>, Vec<_>) = devices
+            .iter()
+            .filter(|device| device.keeps_batches)
+            .partition(|device| device.loopback);
+        self.loopback = !loopback.is_empty();
+        self.veths = veths.iter().map(|device| device.ifindex).collect();
         self.last = None;
     }
 
@@ -57,8 +63,11 @@ impl Near {
     #[cold]
     fn look(&mut self, dst: IpAddr, ifindex: u32) -> bool {
         let to = Gid::from_ip(dst);
-        let beside = || self.veths.contains(&ifindex) && self.neighbours.contains(&to);
-        let whole = dst.is_loopback() || self.own.contains(&to) || beside();
+        let whole = if dst.is_loopback() || self.own.contains(&to) {
+            self.loopback
+        } else {
+            self.veths.contains(&ifindex) && self.neighbours.contains(&to)
+        };
         self.last = Some((dst, ifindex, whole));
         whole
     }
@@ -71,10 +80,11 @@ mod tests {
     use super::*;
 
     const THERE: Gid = Gid::from_v4([10, 0, 0, 2]);
+    const LO: u32 = 1;
     const VETH: u32 = 7;
     const TUN: u32 = 8;
 
-    fn device(ifindex: u32, veth: bool) -> DeviceInfo {
+    fn device(ifindex: u32, keeps_batches: bool) -> DeviceInfo {
         let own = GidEntry {
             bytes: Gid::from_v4([10, 0, 0, 1]).0,
             ifindex,
@@ -90,8 +100,8 @@ mod tests {
             enabled: true,
             active: true,
             speed_mbps: 1000,
-            loopback: false,
-            veth,
+            loopback: ifindex == LO,
+            keeps_batches,
             gids: vec![Some(own), None],
         }
     }
@@ -115,9 +125,10 @@ mod tests {
         let there = THERE.ip();
         let here = IpAddr::from([10, 0, 0, 1]);
         assert!(!near.arrives_whole(here, VETH));
-        near.set_devices(&[device(VETH, true), device(TUN, false)]);
+        let [lo, veth, tun] = [device(LO, true), device(VETH, true), device(TUN, false)];
+        near.set_devices(&[lo, veth, tun]);
         assert!(near.arrives_whole(here, TUN), "an own address");
-        assert!(near.arrives_whole(IpAddr::from([127, 0, 0, 9]), 1));
+        assert!(near.arrives_whole(IpAddr::from([127, 0, 0, 9]), LO));
         assert!(!near.arrives_whole(there, VETH), "it has said nothing");
         near.heard(&news(Some(true)));
         assert!(near.arrives_whole(there, VETH));
@@ -129,7 +140,8 @@ mod tests {
             assert!(!near.arrives_whole(there, VETH), "{otherwise:?}");
         }
         near.heard(&news(Some(true)));
-        near.set_devices(&[device(TUN, true)]);
+        near.set_devices(&[device(LO, false), device(TUN, true)]);
         assert!(!near.arrives_whole(there, VETH), "another interface now");
+        assert!(!near.arrives_whole(here, LO), "no offload now");
     }
 }

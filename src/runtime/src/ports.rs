@@ -137,7 +137,7 @@ mod tests {
             active: true,
             speed_mbps: 10_000,
             loopback: false,
-            veth: false,
+            keeps_batches: false,
             gids: vec![
                 entry(Gid::link_local_from_mac([2; 6])),
                 entry(Gid::from_v4([10, 0, 0, 1])),

@@ -66,27 +66,42 @@ pub(crate) fn cases() -> Vec<Case> {
         atomics_on_four_qps,
     ));
     all.push(Case::new("perftest_xrc_veth_9000", &wire, xrc));
-    let anyone = [Need::Build, Need::Program("ib_send_bw")];
-    all.push(Case::new(
-        "unreliable_senders_that_sleep_finish",
-        &anyone,
-        asleep,
-    ));
-    all.push(Case::new(
-        "latency_programs_that_sleep_finish",
-        &wire,
-        || asleep_between_messages(&Place::Veth(4300).open()?),
-    ));
-    all.push(Case::new(
-        "latency_programs_that_sleep_finish_over_tun_interfaces",
-        &[&wire[..], &[Need::Compiler]].concat(),
-        || {
-            // the relay ends with what holds it
-            let (wire, _relay) = Wire::tun(4300)?;
-            asleep_between_messages(&Stage::new(Hosts::Two(wire))?)
-        },
-    ));
+    all.extend(sleepers());
     all
+}
+
+/// Programs that wait for events.
+fn sleepers() -> Vec<Case> {
+    let anyone = [Need::Build, Need::Program("ib_send_bw")];
+    let wire = [Need::Root, Need::Build, Need::Program("ib_send_lat")];
+    let relayed = [&wire[..], &[Need::Compiler]].concat();
+    let ethtool = [&wire[..], &[Need::Program("ethtool")]].concat();
+    vec![
+        Case::new("unreliable_senders_that_sleep_finish", &anyone, asleep),
+        Case::new("latency_programs_that_sleep_finish", &wire, || {
+            asleep_between_messages(&Place::Veth(4300).open()?)
+        }),
+        Case::new(
+            "latency_programs_that_sleep_finish_over_tun_interfaces",
+            &relayed,
+            || {
+                // the relay ends with what holds it
+                let (wire, _relay) = Wire::tun(4300)?;
+                asleep_between_messages(&Stage::new(Hosts::Two(wire))?)
+            },
+        ),
+        Case::new(
+            "latency_programs_that_sleep_finish_without_offload",
+            &ethtool,
+            || {
+                let wire = Wire::new(4300)?;
+                for host in [&wire.a, &wire.b] {
+                    host.tool("ethtool -K ve0 tx-udp-segmentation off")?;
+                }
+                asleep_between_messages(&Stage::new(Hosts::Two(wire))?)
+            },
+        ),
+    ]
 }
 
 /// No answers wake a UC or UD sender that waits for its completions: whatever a bounded turn of the engine

@@ -57,7 +57,7 @@ fn the_longest_device_list_fits_a_message() {
         active: true,
         speed_mbps: u32::MAX,
         loopback: true,
-        veth: true,
+        keeps_batches: true,
         gids: vec![Some(gid); GIDS_MAX],
     };
     let answer = Answer::Devices(DeviceList {

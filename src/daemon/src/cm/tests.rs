@@ -40,7 +40,7 @@ impl Host {
             active: true,
             speed_mbps: 1000,
             loopback: true,
-            veth: true,
+            keeps_batches: true,
             gids: vec![Some(gid)],
         };
         Self {

@@ -14,6 +14,22 @@ fn at(ms: u64) -> Now {
 struct World {
     picture: Picture,
     devices: Devices,
+    answers: Answers,
+}
+
+/// What ethtool says of every interface.
+struct Answers {
+    takes_batches: bool,
+}
+
+impl AskInterface for Answers {
+    fn speed_mbps(&self, _: &str) -> Option<u32> {
+        Some(10_000)
+    }
+
+    fn takes_udp_batches(&self, _: &str) -> bool {
+        self.takes_batches
+    }
 }
 
 impl World {
@@ -21,6 +37,9 @@ impl World {
         Self {
             picture: Picture::default(),
             devices: Devices::new(7, true),
+            answers: Answers {
+                takes_batches: true,
+            },
         }
     }
 
@@ -44,7 +63,7 @@ impl World {
             flags,
             mtu: 1500,
             mac: (!loopback).then_some([2, 0, 0, 0, 0, ifindex as u8]),
-            is_veth: false,
+            is_veth: name.starts_with("ve"),
         }));
         self
     }
@@ -61,8 +80,7 @@ impl World {
     }
 
     fn look(&mut self, ms: u64) -> bool {
-        self.devices
-            .refresh(&self.picture, at(ms), &|_| Some(10_000))
+        self.devices.refresh(&self.picture, at(ms), &self.answers)
     }
 
     fn names(&self) -> Vec<(&str, bool)> {
@@ -104,6 +122,26 @@ fn usable_interfaces_come_first_then_loopback_then_the_rest_as_down() {
 }
 
 #[test]
+fn loopback_and_veths_keep_batches_while_the_offload_is_on() {
+    let mut world = World::new();
+    world.running(1, "lo").running(2, "ve0").running(3, "eth0");
+    let mut kept = |takes_batches| -> Vec<String> {
+        world.answers.takes_batches = takes_batches;
+        world.look(0);
+        let list = world.devices.list().iter();
+        let mut kept: Vec<_> = list
+            .filter(|d| d.keeps_batches)
+            .map(|d| d.netdev.clone())
+            .collect();
+        kept.sort();
+        kept
+    };
+    assert_eq!(kept(true), ["lo", "ve0"]);
+    assert_eq!(kept(false), [""; 0]);
+    assert_eq!(kept(true), ["lo", "ve0"]);
+}
+
+#[test]
 fn slot_0_waits_for_the_link_local_address_to_pass_its_check() {
     let mut world = World::new();
     world.running(2, "eth0");
@@ -129,7 +167,11 @@ fn a_check_that_does_not_end_is_waited_for_only_shortly() {
     world.look(0);
     let deadline = world.devices.deadline(at(0)).unwrap();
     assert_eq!(deadline, SETTLE_MAX);
-    assert!(world.devices.refresh(&world.picture, deadline, &|_| None));
+    assert!(
+        world
+            .devices
+            .refresh(&world.picture, deadline, &world.answers)
+    );
     assert!(world.devices.is_settled(deadline));
     assert_eq!(world.gids("rb_eth0"), ["10.0.0.1"]);
     // It comes all the same, to the next free slot.
@@ -218,7 +260,7 @@ fn mtu_and_name_follow_the_interface() {
         let device = &world.devices.list()[0];
         assert_eq!(device.mtu().bytes(), payload, "{mtu}");
         assert_eq!(device.name, "rb_enp0s29u1u7u3c2");
-        assert!(device.veth);
+        assert!(device.keeps_batches);
         assert!(device.active);
     }
 }
@@ -260,10 +302,8 @@ fn guids_come_from_the_mac_or_are_made_up_stable_and_never_0() {
 
 #[test]
 fn ipv6_addresses_are_no_gids_where_the_daemon_has_no_ipv6() {
-    let mut world = World {
-        picture: Picture::default(),
-        devices: Devices::new(7, false),
-    };
+    let mut world = World::new();
+    world.devices = Devices::new(7, false);
     world.running(1, "lo");
     world.address(1, "::1", 0).address(1, "127.0.0.1", 0);
     world.look(0);

@@ -35,7 +35,7 @@ fn with<T>(at: Now, act: impl FnOnce(&World<'_>) -> T) -> T {
         active: true,
         speed_mbps: 1000,
         loopback: false,
-        veth: false,
+        keeps_batches: false,
         gids: vec![Some(gid)],
     };
     act(&World {
