@@ -189,6 +189,12 @@ fn verify_v4_by(
 #[inline]
 #[must_use]
 pub fn verify_v6(hdr: &V6, frame: &[u8]) -> bool {
+    verify_v6_by(hdr, frame, v6)
+}
+
+/// The same, with another way to the sum.
+#[inline]
+fn verify_v6_by(hdr: &V6, frame: &[u8], v6: impl FnOnce(&V6, &[u8]) -> u32) -> bool {
     split(frame).is_some_and(|(ib, wire)| v6(hdr, ib) == wire)
 }
 

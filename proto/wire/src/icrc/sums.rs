@@ -10,8 +10,8 @@ use core::net::IpAddr;
 use crc32fast::Hasher;
 
 use super::{
-    BTH_VARIANT, CRC_OF_LRH, Id, RecoveredId, V4, V6, split, v4, v4_pseudo, v6, v6_pseudo,
-    verify_v4_by,
+    BTH_VARIANT, CRC_OF_LRH, Id, RecoveredId, V4, V6, v4, v4_pseudo, v6, v6_pseudo, verify_v4_by,
+    verify_v6_by,
 };
 use crate::BTH_LEN;
 
@@ -94,12 +94,11 @@ impl Sums {
                     sport,
                     ..Default::default()
                 };
-                let (ib, wire) = split(frame)?;
                 let none = RecoveredId {
                     id: 0,
                     flags_frag: 0,
                 };
-                (self.v6(&header, ib) == wire).then_some(none)
+                verify_v6_by(&header, frame, |hdr, ib| self.v6(hdr, ib)).then_some(none)
             }
             _ => None,
         }
