@@ -39,9 +39,8 @@ struct Port {
     speed_mbps: u32,
     /// What the speed was asked for, to ask again only after a change.
     asked: Option<(String, u32)>,
-    /// It hands batches to this machine as they are. Asked for each time: an event tells that something
-    /// changed, and not what.
-    keeps_batches: bool,
+    /// It hands batches to this machine as they are; `None` = to be asked.
+    keeps_batches: Option<bool>,
     left_out: usize,
     /// It is up, and an address that it is about to get is missing.
     waits: bool,
@@ -118,6 +117,13 @@ impl Devices {
         changed
     }
 
+    /// Something about an interface has changed; what, no event tells. `None`: of any.
+    pub(crate) fn ask_again(&mut self, changed: Option<u32>) {
+        let ports = self.ports.iter_mut();
+        let ports = ports.filter(|(ifindex, _)| changed.is_none_or(|it| it == **ifindex));
+        ports.for_each(|(_, port)| port.keeps_batches = None);
+    }
+
     /// No port is waiting for its addresses.
     #[cfg(test)]
     pub(crate) fn is_settled(&self, now: Now) -> bool {
@@ -179,7 +185,7 @@ impl Port {
             link_local_due: None,
             speed_mbps: SPEED_UNKNOWN_MBPS,
             asked: None,
-            keeps_batches: false,
+            keeps_batches: None,
             left_out: 0,
             waits: false,
         }
@@ -203,7 +209,8 @@ impl Port {
             self.asked = question;
         }
         let stays_here = link.is_loopback() || link.is_veth;
-        self.keeps_batches = stays_here && ask.takes_udp_batches(&link.name);
+        self.keeps_batches
+            .get_or_insert_with(|| stays_here && ask.takes_udp_batches(&link.name));
         self.table.set_default(default_gid(guid));
     }
 
@@ -261,7 +268,7 @@ impl Port {
             active: up && has_address && mtu.is_some() && self.table.is_settled(),
             speed_mbps: self.speed_mbps,
             loopback: link.is_loopback(),
-            keeps_batches: self.keeps_batches,
+            keeps_batches: self.keeps_batches == Some(true),
             gids: self
                 .table
                 .view()

@@ -18,6 +18,7 @@ mod ethtool;
 mod gid_table;
 mod group;
 mod holder;
+mod host;
 mod ledgers;
 mod limits;
 mod log;

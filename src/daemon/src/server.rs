@@ -30,7 +30,7 @@ use crate::netlink::{Follower, News};
 use crate::picture::Picture;
 use crate::slot0::{Place, Slot0};
 use crate::slots::Slots;
-use crate::{log, sys};
+use crate::{host, log, sys};
 
 /// Everything. Fields are dropped in order: the port first, the name last, so that whoever gets
 /// the name finds the port free.
@@ -92,7 +92,7 @@ impl Server {
             epoll.add(fd, Token::Slot0, Events::IN)?;
         }
         Ok(Self {
-            devices: Devices::new(host_salt(), group.has_ipv6()),
+            devices: Devices::new(host::salt(), group.has_ipv6()),
             slot0,
             cm: Cm::new(hello(&group)),
             ledgers: Ledgers::default(),
@@ -356,13 +356,19 @@ impl Server {
             Ok(News::Events(events)) => {
                 for event in &events {
                     self.picture.apply(event);
+                    if let Message::Link(link) = event {
+                        self.devices.ask_again(Some(link.ifindex));
+                    }
                 }
                 let came_up = |m: &Message| matches!(m, Message::Link(link) if link.is_up());
                 if events.iter().any(came_up) {
                     self.look_again = Some(self.now() + LOOK_AGAIN);
                 }
             }
-            Ok(News::Everything(dump)) => self.picture = self.picture.replaced(&dump),
+            Ok(News::Everything(dump)) => {
+                self.picture = self.picture.replaced(&dump);
+                self.devices.ask_again(None);
+            }
             Err(error) => log::warn(&format!("following interfaces: {error}")),
         }
         self.refresh();
@@ -499,33 +505,7 @@ fn hello(group: &Group) -> Hello {
     let ids = u16::try_from(SEGMENTS_MAX).unwrap_or(0);
     let instance = u64::from_ne_bytes(instance);
     Hello {
-        kernel: kernel_number(),
+        kernel: host::kernel_number(),
         ..Hello::new(instance, ids, group.rcvbuf_bytes(), 0)
     }
-}
-
-/// A number that all network namespaces of this kernel have, until it is booted again: half of its boot
-/// identifier. 0 where that cannot be read.
-fn kernel_number() -> u64 {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = id
-        .chars()
-        .filter(char::is_ascii_hexdigit)
-        .take(16)
-        .collect();
-    u64::from_str_radix(&digits, 16).unwrap_or(0)
-}
-
-/// A number that differs from host to host and stays.
-fn host_salt() -> u64 {
-    let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let name = rustix::system::uname();
-    let id = if id.trim().is_empty() {
-        name.nodename().to_bytes()
-    } else {
-        id.trim().as_bytes()
-    };
-    id.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, b| {
-        (hash ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }

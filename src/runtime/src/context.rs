@@ -22,6 +22,8 @@ pub struct ContextShared {
     gone: AtomicBool,
     events: EventQueue<AsyncNotice>,
     channels: Mutex<Vec<Weak<CompChannel>>>,
+    /// The process's: a completion queue was armed once, so its program sleeps for events.
+    sleeps: Arc<AtomicBool>,
 }
 
 /// A queue pair.
@@ -177,7 +179,7 @@ impl Acked for AsyncNotice {
 }
 
 impl ContextShared {
-    pub(crate) fn new(ifindex: u32) -> std::io::Result<Self> {
+    pub(crate) fn new(ifindex: u32, sleeps: Arc<AtomicBool>) -> std::io::Result<Self> {
         Ok(Self {
             ifindex,
             user: AtomicU64::new(0),
@@ -185,7 +187,14 @@ impl ContextShared {
             gone: AtomicBool::new(false),
             events: EventQueue::new()?,
             channels: Mutex::default(),
+            sleeps,
         })
+    }
+
+    /// The program arms a completion queue.
+    #[inline]
+    pub(crate) fn note_sleeper(&self) {
+        self.sleeps.store(true, Ordering::Relaxed);
     }
 
     /// Becomes readable when an asynchronous event waits.

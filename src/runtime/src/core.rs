@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rocebud_ctl::forward::{self, Outbox};
 use rocebud_ctl::{DeviceInfo, Herald, PageSet, PeerNews, SlotGrant};
@@ -60,7 +61,7 @@ const FORWARDED_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) keys: KeyTable,
-    pub(crate) pages: std::sync::Arc<PageSet>,
+    pub(crate) pages: Arc<PageSet>,
 }
 
 /// Everything that the engine's lock guards.
@@ -175,6 +176,11 @@ impl Core {
             let windows = &mut self.tx.windows;
             windows.tell(&mut self.node, (to, slot), Some(buffer));
         }
+    }
+
+    /// To be set when the program has armed a completion queue.
+    pub(crate) fn sleeps(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.tx.sleeps)
     }
 
     /// Interfaces or addresses have changed.

@@ -307,6 +307,7 @@ impl Cq {
     pub fn arm(self: &Arc<Self>, solicited_only: bool) {
         self.evented.store(true, Ordering::Relaxed);
         self.armed.store(true, Ordering::Relaxed);
+        self.context.note_sleeper();
         self.arm_for_sleep(solicited_only);
     }
 

@@ -3,8 +3,9 @@
 //! A batch of packets that leaves as one (UDP segmentation offload) is taken apart on its way by whatever
 //! cannot carry it: a NIC, a tun interface, a VLAN. Its packets then arrive one by one, in their order.
 //! Loopback and veth pairs carry it whole (unless told not to), up to the socket of the receiver; but
-//! behind the other end of a veth may be a bridge and a NIC. So a batch surely arrives whole at an own
-//! address, and by a veth at a host that says it runs on the same kernel.
+//! behind the other end of a veth may be a bridge and a NIC. So a batch arrives whole at an own address,
+//! and, as a rule, by a veth at a host that says it runs on the same kernel: what is between the two (a
+//! bridge whose port has the offload off, a tunnel, another route) is not seen from here.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

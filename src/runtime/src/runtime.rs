@@ -44,6 +44,8 @@ pub struct Runtime {
     pub(crate) sockets: Mutex<Sockets>,
     devices: RwLock<Devices>,
     hosts: Named,
+    /// See [`Core::sleeps`].
+    sleeps: Arc<AtomicBool>,
     contexts: Mutex<Vec<Weak<ContextShared>>>,
     dead: AtomicBool,
     next_pd: AtomicU32,
@@ -147,10 +149,12 @@ impl Runtime {
         core.flow.begin(ledger);
         core.set_devices(&devices.devices);
         core.herald = Some(client.herald());
+        let sleeps = core.sleeps();
         let progress = Progress::new().map_err(os("making an event descriptor"))?;
         let runtime = Arc::new(Self {
             generation,
             hosts: Named::new(client.herald()),
+            sleeps,
             client,
             shared: Shared {
                 keys: KeyTable::default(),
@@ -339,8 +343,8 @@ impl Runtime {
     /// ENODEV: it is gone. EMFILE: no descriptor left.
     pub fn open(&self, ifindex: u32) -> Result<Arc<ContextShared>, Misuse> {
         self.check()?;
-        let context =
-            ContextShared::new(ifindex).map_err(|e| no_descriptor("opening a device", &e))?;
+        let context = ContextShared::new(ifindex, Arc::clone(&self.sleeps))
+            .map_err(|e| no_descriptor("opening a device", &e))?;
         let context = Arc::new(context);
         let mut contexts = lock(&self.contexts);
         contexts.retain(|c| c.strong_count() != 0);

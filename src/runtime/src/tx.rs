@@ -7,6 +7,8 @@
 
 use std::net::IpAddr;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rocebud_ctl::page::{Fact, QpCount};
@@ -90,6 +92,8 @@ pub(crate) struct Tx {
     sums: Sums,
     pub(crate) windows: Windows,
     pub(crate) near: Near,
+    /// The program sleeps for events. So does its peer's, most likely: as a rule it is the same one.
+    pub(crate) sleeps: Arc<AtomicBool>,
 }
 
 impl Tx {
@@ -101,6 +105,7 @@ impl Tx {
             sums: Sums::default(),
             windows: Windows::default(),
             near: Near::default(),
+            sleeps: Arc::default(),
         }
     }
 
@@ -232,6 +237,7 @@ impl Tx {
             }
             Some(last)
                 if last.may_go_behind(&to, out.len)
+                    && !self.sleeps.load(Relaxed)
                     && self.near.arrives_whole(to.dst, to.ifindex) =>
             {
                 last.go_behind(&mut self.staging, self.used..end, &mut self.sums);
@@ -340,7 +346,9 @@ impl Batch {
     /// request posted just after) begins: one system call and one wake-up less. Nothing else may
     /// change places: packets of a queue pair leave in the order of their PSNs. Nor may this where the
     /// two arrive one by one: a program that sleeps for an event would see its request answered before
-    /// it is complete, which no other device does (perftest's `_lat -e` then runs ahead, and ends).
+    /// it is complete, which no other device does (perftest's `_lat -e` then runs ahead, and ends). What
+    /// is between the hosts nobody tells, so a program that sleeps itself, and gains nothing, is left out
+    /// altogether.
     fn may_go_behind(&self, to: &Destination, len: usize) -> bool {
         self.answers
             && !self.closed

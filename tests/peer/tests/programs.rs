@@ -101,6 +101,18 @@ fn sleepers() -> Vec<Case> {
                 asleep_between_messages(&Stage::new(Hosts::Two(wire))?)
             },
         ),
+        Case::new(
+            "latency_programs_that_sleep_finish_where_batches_are_cut",
+            &wire,
+            || {
+                let wire = Wire::new(4300)?;
+                for host in [&wire.a, &wire.b] {
+                    // as a device further on would: the offload is still said to be on
+                    host.ip("link set ve0 gso_max_segs 1")?;
+                }
+                asleep_between_messages(&Stage::new(Hosts::Two(wire))?)
+            },
+        ),
     ]
 }
 

@@ -125,8 +125,9 @@ fn usable_interfaces_come_first_then_loopback_then_the_rest_as_down() {
 fn loopback_and_veths_keep_batches_while_the_offload_is_on() {
     let mut world = World::new();
     world.running(1, "lo").running(2, "ve0").running(3, "eth0");
-    let mut kept = |takes_batches| -> Vec<String> {
+    let mut kept = |takes_batches, changed| -> Vec<String> {
         world.answers.takes_batches = takes_batches;
+        world.devices.ask_again(changed);
         world.look(0);
         let list = world.devices.list().iter();
         let mut kept: Vec<_> = list
@@ -136,9 +137,10 @@ fn loopback_and_veths_keep_batches_while_the_offload_is_on() {
         kept.sort();
         kept
     };
-    assert_eq!(kept(true), ["lo", "ve0"]);
-    assert_eq!(kept(false), [""; 0]);
-    assert_eq!(kept(true), ["lo", "ve0"]);
+    assert_eq!(kept(true, None), ["lo", "ve0"]);
+    assert_eq!(kept(false, Some(2)), ["lo"], "asked of ve0 alone");
+    assert_eq!(kept(false, None), [""; 0]);
+    assert_eq!(kept(true, Some(2)), ["ve0"]);
 }
 
 #[test]
@@ -256,6 +258,7 @@ fn mtu_and_name_follow_the_interface() {
             mac: Some([2, 0, 0, 0, 0, 2]),
             is_veth: true,
         }));
+        world.devices.ask_again(Some(2));
         assert!(world.look(1));
         let device = &world.devices.list()[0];
         assert_eq!(device.mtu().bytes(), payload, "{mtu}");

@@ -12,7 +12,7 @@ const BYTES: usize = 4096;
 fn shared() -> Shared {
     Shared {
         keys: KeyTable::default(),
-        pages: std::sync::Arc::new(PageSet::create().unwrap().0),
+        pages: Arc::new(PageSet::create().unwrap().0),
     }
 }
 

@@ -6,7 +6,7 @@ fn cq(cqe: u32) -> (Arc<Cq>, Arc<CompChannel>) {
 
 fn cq_with(cqe: u32, options: CqOptions) -> (Arc<Cq>, Arc<CompChannel>) {
     let channel = Arc::new(CompChannel::new().unwrap());
-    let context = Arc::new(ContextShared::new(1).unwrap());
+    let context = Arc::new(ContextShared::new(1, Arc::default()).unwrap());
     let cq = Cq::new(CqId(3), cqe, Some(channel.clone()), context, 99, options);
     (Arc::new(cq), channel)
 }

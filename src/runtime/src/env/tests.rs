@@ -5,7 +5,7 @@ use crate::cq::{CompChannel, CqOptions};
 fn two_queues() -> (Directory, [Arc<Cq>; 2], Arc<CompChannel>) {
     let mut dir = Directory::default();
     let channel = Arc::new(CompChannel::new().unwrap());
-    let context = Arc::new(ContextShared::new(1).unwrap());
+    let context = Arc::new(ContextShared::new(1, Arc::default()).unwrap());
     let cqs = [0, 1].map(|_| {
         let (channel, context) = (Some(Arc::clone(&channel)), Arc::clone(&context));
         let cq = Cq::new(dir.next_cq(), 8, channel, context, 0, CqOptions::default());
