@@ -25,7 +25,9 @@ if [ "$(id -u)" = 0 ] && ip netns add "rbdemo$$" 2>/dev/null; then
     ip -n "$ns" link set lo up
 fi
 
-say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+bold='' plain=''
+if [ -t 1 ]; then bold=$(printf '\033[1m') plain=$(printf '\033[0m'); fi
+say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 
 say "Kernel RDMA on this machine: $(ls -d /dev/infiniband /sys/class/infiniband/* 2>/dev/null | tr '\n' ' ' | grep . || echo none)"
 say '$ rocebud devices'
