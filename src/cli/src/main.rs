@@ -72,8 +72,11 @@ fn connect_or_start() -> Result<Client, Failure> {
     Ok(client)
 }
 
-/// Prints what a command found. A reader that has seen enough (`| head`) is no error.
+/// Prints what a command found. A reader that has seen enough (`| head`) is no error. Names of interfaces
+/// may hold characters that steer a terminal: question marks instead.
 fn print(text: &str) -> Result<(), Failure> {
+    let steers = |c: char| c.is_control() && c != '\n';
+    let text = text.replace(steers, "?");
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

@@ -137,9 +137,17 @@ fn daemon_of(uid: u32) -> Option<(u32, String)> {
     (pid != 0).then(|| (pid, command(Path::new("/proc"), pid)))
 }
 
+/// What a process calls itself. Anybody may choose that: characters that would steer a terminal, or begin a
+/// line, become question marks, as with `ps`.
 pub(crate) fn command(proc: &Path, pid: u32) -> String {
-    let comm = std::fs::read_to_string(proc.join(pid.to_string()).join("comm"));
-    comm.map_or_else(|_| "?".to_owned(), |c| c.trim_end().to_owned())
+    let comm = std::fs::read(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+    let comm = comm.strip_suffix(b"\n").unwrap_or(&comm);
+    if comm.is_empty() {
+        return "?".to_owned();
+    }
+    let chars = String::from_utf8_lossy(comm);
+    let chars = chars.chars().map(|c| if c.is_control() { '?' } else { c });
+    chars.collect()
 }
 
 /// Number and, where the system has one, name.

@@ -29,6 +29,11 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("c058_missing_daemon_is_named", &bw, daemon_missing),
         Case::new("c059_without_ipv6", &compiled, without_ipv6),
         Case::new("c059_interfaces_of_all_kinds", &bw, interfaces),
+        Case::new(
+            "names_of_others_steer_no_terminal",
+            &[Need::Root, Need::Build, Need::Program("ibv_devinfo")],
+            steering_names,
+        ),
     ]
 }
 
@@ -353,6 +358,38 @@ fn only_ipv4(host: &Host, run: impl Fn(&str, &[&str]) -> Spec) -> Outcome {
         let gids = || said.lines().filter(|l| l.contains("GID["));
         let right = gids().count() != 0 && gids().all(|l| l.contains("::ffff:"));
         ensure(right && said.contains("PORT_ACTIVE"), || said.clone())?;
+    }
+    Ok(())
+}
+
+/// Anybody may call his program what he likes, and root looks at `rocebud status`; interfaces may have such
+/// names, too.
+fn steering_names() -> Outcome {
+    const NETDEV: &str = "v\u{1b}[31me";
+    const PROGRAM: &str = "\u{1b}[2J\n\u{9b}x";
+    let mut wire = Wire::new(1500)?;
+    let host = &mut wire.a;
+    host.ip("link set ve0 down")?;
+    host.ip(&format!("link set ve0 name {NETDEV} up"))?;
+    host.netdev = NETDEV.into();
+    let dir = std::env::temp_dir().join(format!("rocebud-names-{}", std::process::id()));
+    let program = dir.join(PROGRAM);
+    std::fs::create_dir_all(&dir)?;
+    std::fs::copy("/usr/bin/ibv_devinfo", &program)?;
+    let ran = host.rocebud(&program.display().to_string(), &[]).run();
+    std::fs::remove_dir_all(&dir)?;
+    ran?.succeeded()?;
+    let bin = rocebud().display().to_string();
+    for (command, name) in [("status", "(?[2J??x)"), ("devices", "v?[31me")] {
+        for json in [&[][..], &["--json"]] {
+            let args = [&[command][..], json].concat();
+            let said = host.plain(&bin, &args).run()?.succeeded()?;
+            let bad = |c: char| c.is_control() && c != '\n';
+            ensure(!said.contains(bad), || format!("{args:?}: {said:?}"))?;
+            ensure(!json.is_empty() || said.contains(name), || {
+                format!("{args:?}: no {name} in {said}")
+            })?;
+        }
     }
     Ok(())
 }

@@ -59,3 +59,24 @@ fn a_holder_that_cannot_be_seen_is_named_by_user() {
     );
     assert!(!text.contains('\n'));
 }
+
+#[test]
+fn what_a_process_calls_itself_cannot_steer_a_terminal() {
+    let proc = std::env::temp_dir().join(format!("rocebud-comm-{}", std::process::id()));
+    let dir = proc.join("7");
+    std::fs::create_dir_all(&dir).unwrap();
+    let called = |comm: &[u8]| {
+        std::fs::write(dir.join("comm"), comm).unwrap();
+        command(&proc, 7)
+    };
+    assert_eq!(called(b"ib_write_bw\n"), "ib_write_bw");
+    assert_eq!(called(b"\x1b[31mred\n\tx\n"), "?[31mred??x");
+    assert_eq!(
+        called("d\u{e9}j\u{e0} \u{9b}2J\n".as_bytes()),
+        "d\u{e9}j\u{e0} ?2J"
+    );
+    assert_eq!(called(b"\xff\n"), "\u{fffd}");
+    assert_eq!(called(b"\n"), "?");
+    assert_eq!(command(&proc, 8), "?", "gone");
+    std::fs::remove_dir_all(&proc).unwrap();
+}
