@@ -66,10 +66,15 @@ impl DeviceInfo {
         self.gids.get(index).copied().flatten()
     }
 
+    /// Its addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = Gid> + '_ {
+        self.gids.iter().flatten().map(GidEntry::gid)
+    }
+
     /// It has this address.
     #[must_use]
     pub fn has_gid(&self, gid: Gid) -> bool {
-        self.gids.iter().flatten().any(|entry| entry.gid() == gid)
+        self.addresses().any(|own| own == gid)
     }
 }
 

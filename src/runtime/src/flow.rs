@@ -141,8 +141,7 @@ impl Flow {
 
     /// The addresses of this host have changed.
     pub(crate) fn set_devices(&mut self, devices: &[DeviceInfo]) {
-        let entries = devices.iter().flat_map(|d| d.gids.iter().flatten());
-        self.own = entries.map(rocebud_ctl::GidEntry::gid).collect();
+        self.own = devices.iter().flat_map(DeviceInfo::addresses).collect();
         self.forget_lanes();
     }
 

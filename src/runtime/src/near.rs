@@ -31,14 +31,11 @@ pub(crate) struct Near {
 impl Near {
     /// Interfaces or addresses have changed.
     pub(crate) fn set_devices(&mut self, devices: &[DeviceInfo]) {
-        let entries = devices.iter().flat_map(|d| d.gids.iter().flatten());
-        self.own = entries.map(rocebud_ctl::GidEntry::gid).collect();
-        let (loopback, veths): (Vec<_>, Vec<_>) = devices
-            .iter()
-            .filter(|device| device.keeps_batches)
-            .partition(|device| device.loopback);
-        self.loopback = !loopback.is_empty();
-        self.veths = veths.iter().map(|device| device.ifindex).collect();
+        self.own = devices.iter().flat_map(DeviceInfo::addresses).collect();
+        let keep = || devices.iter().filter(|device| device.keeps_batches);
+        self.loopback = keep().any(|device| device.loopback);
+        let veths = keep().filter(|device| !device.loopback);
+        self.veths = veths.map(|device| device.ifindex).collect();
         self.last = None;
     }
 
